@@ -1,0 +1,1 @@
+"""The `wholenode` command line."""

@@ -1,0 +1,1 @@
+"""Talking to Kubernetes: client, list-watch reflector, lease, eviction, node reservation writes."""

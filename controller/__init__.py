@@ -1,0 +1,1 @@
+"""The controller: kopf on our own resources, and the loop that carries claims through their life."""

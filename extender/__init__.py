@@ -1,0 +1,1 @@
+"""The scheduler extender: a thin FastAPI shell over `fleet`."""

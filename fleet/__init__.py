@@ -1,0 +1,1 @@
+"""Every decision of wholenode as a pure function: no I/O, no clock."""
