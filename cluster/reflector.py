@@ -1,0 +1,205 @@
+"""A local copy of one kind of object that follows the API server: list, then watch, for ever.
+
+Resource versions are compared as numbers: within one kind they only grow, and a watch delivers changes in their
+order. So once the watch has reached version V, anything older than V that reaches us another way is already known.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from cluster.client import Api
+from cluster.errors import ClusterError, Expired, Forbidden, NotFound, ServerStatus, Throttled, Unavailable, from_status
+from cluster.listing import Bare, Described, ObjectDecoder, list_all
+from cluster.pacing import backoff, between
+from fleet.objects import Metadata
+
+T = TypeVar("T", bound=Described)
+Listener = Callable[[T | None, T | None], None]
+
+_WATCH_SECONDS: Final = (240, 300)
+_BASE_SECONDS: Final = 0.2
+_CAP_SECONDS: Final = 5.0
+_RELIST_AFTER_FAILURES: Final = 5
+_SHORT_WATCH_SECONDS: Final = 1.0
+_LOG: Final = logging.getLogger("wholenode.reflector")
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_EVENT_DECODER = msgspec.json.Decoder(_Event)
+_BARE_DECODER = msgspec.json.Decoder(Bare)
+_STATUS_DECODER = msgspec.json.Decoder(ServerStatus)
+
+
+class Reflector(Generic[T]):
+    """Objects under `path` for which `accept` says yes, by UID.
+
+    `listeners` are called with (old, new) at every change, within the event loop, after `store` shows it; None stands
+    for "not there". A listener that raises is a bug and ends `run`. Nobody but the reflector writes to `store`.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        type_: type[T],
+        query: Mapping[str, str] | None = None,
+        accept: Callable[[T], bool] | None = None,
+    ) -> None:
+        self.path = path
+        self.store: dict[str, T] = {}
+        self.synced = asyncio.Event()
+        self.last_event_at = time.monotonic()
+        """Monotonic time of the last sign of life: a list, an event or a bookmark."""
+        self.listeners: list[Listener[T]] = []
+        self._api = api
+        self._decoder = ObjectDecoder(type_)
+        self._query = dict(query or {})
+        self._accept = accept
+        self._uids: dict[tuple[str, str], str] = {}
+        self._reached = 0
+        self._failures = 0
+
+    def find(self, namespace: str, name: str) -> T | None:
+        """The object of that name (`namespace` is "" for cluster-wide kinds)."""
+        uid = self._uids.get((namespace, name))
+        return None if uid is None else self.store.get(uid)
+
+    def apply(self, item: T) -> None:
+        """Take over the API server's answer to a write of our own before the watch brings it.
+
+        Ignored when the watch is already at, or past, that version: it may have seen a deletion since.
+        """
+        version = _version(item.metadata)
+        if version > self._reached and not self._is_older_than_known(item.metadata, version):
+            self._put(item)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled. Raises Forbidden; every other trouble of the server is waited out."""
+        relist = True
+        while True:
+            try:
+                if relist:
+                    await self._list()
+                    relist = False
+                started = time.monotonic()
+                await self._watch()
+                if False:
+                    await asyncio.sleep(backoff(1, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS))
+            except Forbidden:
+                raise
+            except ClusterError as error:
+                self._failures += 1
+                relist = relist or isinstance(error, Expired) or self._failures >= _RELIST_AFTER_FAILURES
+                if not isinstance(error, Expired) or self._failures > 1:
+                    self._report(error)
+                    await self._pause(error)
+
+    async def _list(self) -> None:
+        items, version = await list_all(self._api, self.path, self._decoder, self._query)
+        # A consistent list cannot be older than what we know, unless the server's data was restored from a backup.
+        restored = version < self._reached
+        self._reached = version
+        present = {item.metadata.uid for item in items}
+        for uid, known in list(self.store.items()):
+            made_since = _version(known.metadata) > version and not restored
+            if uid not in present and not made_since:
+                self._drop(uid)
+        for item in items:
+            if restored or not self._is_older_than_known(item.metadata, _version(item.metadata)):
+                self._put(item)
+        self.last_event_at = time.monotonic()
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        """One watch, until the server ends it."""
+        query = {
+            **self._query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(self._reached),
+            "timeoutSeconds": str(round(between(*_WATCH_SECONDS))),
+        }
+        async with contextlib.aclosing(self._api.stream(self.path, query)) as lines:
+            async for line in lines:
+                try:
+                    self._take(line)
+                except msgspec.DecodeError as error:
+                    raise Unavailable(f"watch {self.path}: a line is not a watch event ({error})") from error
+                self.last_event_at = time.monotonic()
+                self._failures = 0
+
+    def _take(self, line: bytes) -> None:
+        event = _EVENT_DECODER.decode(line)
+        if event.type == "ERROR":
+            status = _STATUS_DECODER.decode(event.object)
+            raise from_status(status.code or 500, status, what=f"watch {self.path}")
+        if event.type == "BOOKMARK":
+            self._reached = max(self._reached, _version(_BARE_DECODER.decode(event.object).metadata))
+            return
+        metadata, item = self._decoder.decode(event.object)
+        version = _version(metadata)
+        if not self._is_older_than_known(metadata, version):
+            if event.type == "DELETED" or item is None:
+                self._drop(metadata.uid)
+            else:
+                self._put(item)
+        self._reached = max(self._reached, version)
+
+    def _is_older_than_known(self, metadata: Metadata, version: int) -> bool:
+        known = self.store.get(metadata.uid)
+        return known is not None and _version(known.metadata) > version
+
+    def _put(self, item: T) -> None:
+        metadata = item.metadata
+        name = (metadata.namespace, metadata.name)
+        namesake = self._uids.get(name)
+        if namesake is not None and namesake != metadata.uid:
+            self._drop(namesake)  # its deletion and the new one's creation came as one change
+        if self._accept is not None and not self._accept(item):
+            self._drop(metadata.uid)
+            return
+        old = self.store.get(metadata.uid)
+        if old is not None and old.metadata.resource_version == metadata.resource_version:
+            return
+        self.store[metadata.uid] = item
+        self._uids[name] = metadata.uid
+        self._tell(old, item)
+
+    def _drop(self, uid: str) -> None:
+        old = self.store.pop(uid, None)
+        if old is None:
+            return
+        name = (old.metadata.namespace, old.metadata.name)
+        if self._uids.get(name) == uid:
+            del self._uids[name]
+        self._tell(old, None)
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        for listener in self.listeners:
+            listener(old, new)
+
+    def _report(self, error: ClusterError) -> None:
+        if isinstance(error, NotFound):
+            _LOG.warning("the API server does not know this kind: are the CRDs installed?", extra={"path": self.path})
+        elif self._failures >= _RELIST_AFTER_FAILURES:
+            _LOG.warning("the API server cannot be followed", extra={"path": self.path, "reason": str(error)})
+
+    async def _pause(self, error: ClusterError) -> None:
+        pause = backoff(self._failures, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS)
+        if isinstance(error, Throttled):
+            pause = max(pause, error.retry_after_seconds)
+        await asyncio.sleep(pause)
+
+
+def _version(metadata: Metadata) -> int:
+    return int(metadata.resource_version or 0)

@@ -1,0 +1,77 @@
+"""Local copies of everything decisions go by, and the view of the cluster made from them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from cluster.claims import collection_path
+from cluster.client import Api
+from cluster.reflector import Reflector
+from fleet.objects import Job, Node, Pod
+from fleet.resources import ClaimStatus, DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.view import View
+
+
+class Caches:
+    """Reflectors of pods, nodes, Jobs and our own resources. `on_change` is called after every change."""
+
+    def __init__(self, api: Api, on_change: Callable[[], None]) -> None:
+        self.pods = Reflector(api, "/api/v1/pods", Pod)
+        self.nodes = Reflector(api, "/api/v1/nodes", Node)
+        self.jobs = Reflector(api, "/apis/batch/v1/jobs", Job)
+        self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
+        self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
+        self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
+        for reflector in (self.pods, self.nodes, self.jobs, self.pools, self.agreements, self.claims):
+            reflector.listeners.append(lambda _old, _new: on_change())
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in (self.pods, self.nodes, self.jobs, self.pools, self.agreements, self.claims):
+                group.create_task(reflector.run(), name=f"follow {reflector.path}")
+
+    async def synced(self) -> None:
+        """Return once every copy has been filled."""
+        for event in self._synced():
+            await event.wait()
+
+    def is_synced(self) -> bool:
+        return all(event.is_set() for event in self._synced())
+
+    def last_sign_of_life(self) -> float:
+        """Monotonic time since when the most silent of the watches has said nothing."""
+        return min(
+            self.pods.last_event_at,
+            self.nodes.last_event_at,
+            self.jobs.last_event_at,
+            self.pools.last_event_at,
+            self.agreements.last_event_at,
+            self.claims.last_event_at,
+        )
+
+    def view(self, being_written: Mapping[str, ClaimStatus]) -> View:
+        """The cluster now; claims whose status is being written (by UID) are shown as they will be."""
+        claims = dict(self.claims.store)
+        for uid, status in being_written.items():
+            if uid in claims:
+                claims[uid] = msgspec.structs.replace(claims[uid], status=status)
+        return View(
+            nodes={node.metadata.name: node for node in self.nodes.store.values()},
+            pods=dict(self.pods.store),
+            jobs=dict(self.jobs.store),
+            pools=tuple(self.pools.store.values()),
+            agreements=tuple(self.agreements.store.values()),
+            claims=claims,
+        )
+
+    def _synced(self) -> tuple[asyncio.Event, ...]:
+        return (
+            self.pods.synced,
+            self.nodes.synced,
+            self.jobs.synced,
+            self.pools.synced,
+            self.agreements.synced,
+            self.claims.synced,
+        )

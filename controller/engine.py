@@ -1,0 +1,152 @@
+"""The loop: a change or a due time leads to one pass of `fleet.lifecycle.decide`, whose actions are carried out.
+
+Actions of one pass run side by side. While a claim's status is being written, nothing else is done for it, and the
+next pass already sees the claim as it will be; so a slow write holds up its own claim only.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from cluster.errors import ClusterError, Conflict, NotFound
+from controller.caches import Caches
+from controller.hands import Hands, describe
+from controller.metrics import Metrics
+from fleet.actions import (
+    Action,
+    Clear,
+    CreateClaim,
+    Decision,
+    Evict,
+    Hold,
+    LookAt,
+    Open,
+    Poke,
+    Steer,
+    Timing,
+    WriteStatus,
+)
+from fleet.lifecycle import decide
+from fleet.resources import ClaimStatus
+
+_LOG = logging.getLogger("wholenode.controller")
+_LONGEST_SLEEP_SECONDS = 1.0
+_SHORTEST_PAUSE_SECONDS = 0.01
+_AFTER_ERROR_SECONDS = 0.1
+_TEXTS_EVERY = timedelta(seconds=2)
+
+
+class Engine:
+    """Carries all claims through their life. `may_write` is asked before every write: the fence of the lease."""
+
+    def __init__(
+        self, caches: Caches, hands: Hands, metrics: Metrics, timing: Timing, may_write: Callable[[], bool]
+    ) -> None:
+        self._caches = caches
+        self._hands = hands
+        self._metrics = metrics
+        self._timing = timing
+        self._may_write = may_write
+        self._kicked = asyncio.Event()
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._writing: dict[str, ClaimStatus] = {}
+        self._texts_at: dict[str, datetime] = {}
+        self.progressed_at = time.monotonic()
+        """Monotonic time of the last finished pass, for the liveness probe."""
+
+    def kick(self) -> None:
+        """Have a pass made soon; many kicks make one pass."""
+        self._kicked.set()
+
+    async def run(self) -> None:
+        """Decide and act until cancelled; then wait for nothing: every write may be the last one."""
+        await self._caches.synced()
+        try:
+            while True:
+                self._kicked.clear()
+                wake_at = self._pass()
+                await self._sleep(wake_at)
+        finally:
+            for task in self._in_flight.values():
+                task.cancel()
+
+    def _pass(self) -> datetime | None:
+        now, started = datetime.now(UTC), time.perf_counter()
+        view = self._caches.view(self._writing)
+        decision = decide(view, self._hands.looks, self._hands.answers, now, self._timing)
+        self._metrics.decided(time.perf_counter() - started)
+        self._metrics.claims(list(view.claims.values()))
+        self._hands.forget(view.claims)
+        if self._may_write():
+            for action in decision.actions:
+                self._start(action, now, decision)
+        self.progressed_at = time.monotonic()
+        return decision.wake_at
+
+    def _start(self, action: Action, now: datetime, decision: Decision) -> None:
+        key, claim_uid = _key(action)
+        if key in self._in_flight or claim_uid in self._writing:
+            return
+        if isinstance(action, Evict) and (paused := self._hands.evictions_paused_until) is not None and now < paused:
+            decision.wake(paused)
+            return
+        if isinstance(action, WriteStatus):
+            if not action.urgent and now < (due := self._texts_at.get(key, now - _TEXTS_EVERY) + _TEXTS_EVERY):
+                decision.wake(due)
+                return
+            self._texts_at[key] = now
+            self._writing[action.claim.metadata.uid] = action.status
+        self._in_flight[key] = asyncio.create_task(self._do(action, key), name=key)
+
+    async def _do(self, action: Action, key: str) -> None:
+        try:
+            await self._hands.do(action)
+        except (Conflict, NotFound) as error:
+            self._metrics.error(describe(error))
+            _LOG.debug("decided anew", extra={"action": key, "error": str(error)})
+            await asyncio.sleep(_AFTER_ERROR_SECONDS)
+        except ClusterError as error:
+            self._metrics.error(describe(error))
+            _LOG.warning("%s failed: %s", key, error)
+            await asyncio.sleep(_AFTER_ERROR_SECONDS * 5)
+        finally:
+            del self._in_flight[key]
+            if isinstance(action, WriteStatus):
+                self._writing.pop(action.claim.metadata.uid, None)
+            self.kick()
+
+    async def _sleep(self, wake_at: datetime | None) -> None:
+        seconds = _LONGEST_SLEEP_SECONDS
+        if wake_at is not None:
+            seconds = min(seconds, max(0.0, (wake_at - datetime.now(UTC)).total_seconds()))
+        await asyncio.sleep(min(_SHORTEST_PAUSE_SECONDS, seconds))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._kicked.wait()
+        except TimeoutError:
+            return
+
+
+def _key(action: Action) -> tuple[str, str]:
+    """What must not be done twice at once, and the claim it is done for."""
+    match action:
+        case WriteStatus(claim=claim):
+            return f"write status of {claim.metadata.namespace}/{claim.metadata.name}", claim.metadata.uid
+        case CreateClaim(namespace=namespace, name=name):
+            return f"create claim {namespace}/{name}", ""
+        case Hold(node=node, claim_uid=uid):
+            return f"hold {node.metadata.name}", uid
+        case Open(node=node, claim_uid=uid):
+            return f"open {node.metadata.name}", uid
+        case Clear(node=node, claim_uid=uid):
+            return f"clear {node.metadata.name} of {uid}", ""
+        case LookAt(node_name=name):
+            return f"look at {name}", ""
+        case Evict(claim=claim, victim=victim):
+            return f"evict {victim.namespace}/{victim.name}", claim.metadata.uid
+        case Steer(pod=pod, claim_uid=uid):
+            return f"steer {pod.key}", uid
+        case Poke(pod=pod):
+            return f"poke {pod.key}", ""

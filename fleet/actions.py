@@ -1,0 +1,133 @@
+"""What a decision asks the shell to do: each action is idempotent, and safe to be the last one before a crash."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from fleet.objects import Node, Pod
+from fleet.resources import ClaimSpec, ClaimStatus, Victim, WholeNodeClaim
+
+
+@dataclass(frozen=True, slots=True)
+class CreateClaim:
+    namespace: str
+    name: str
+    spec: ClaimSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """`urgent` writes record a step of the claim's life; the others only keep texts fresh and may be held back."""
+
+    claim: WholeNodeClaim
+    status: ClaimStatus
+    urgent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Put the claim's taint on the node."""
+
+    node: Node
+    claim_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Put the claim's label on the node: its gang may land."""
+
+    node: Node
+    claim_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Take this claim's taint and label off the node, and nothing else."""
+
+    node: Node
+    claim_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookAt:
+    """List the node's pods afresh from the API server."""
+
+    node_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    claim: WholeNodeClaim
+    victim: Victim
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """Give the pod the toleration (and, while it is gated, the node selector) of its claim, and lift our gate."""
+
+    pod: Pod
+    claim_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Poke:
+    """Change the pod's poke annotation, so that kube-scheduler tries it again."""
+
+    pod: Pod
+    at: datetime
+
+
+Action = CreateClaim | WriteStatus | Hold | Open | Clear | LookAt | Evict | Steer | Poke
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A fresh LIST of one node's pods; `at` is just before it was asked for, so everything up to then is in it."""
+
+    at: datetime
+    pods: tuple[Pod, ...]
+
+
+class EvictionAnswer(StrEnum):
+    ACCEPTED = "accepted"
+    BUDGET = "budget"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the API server last said to stopping one pod; a refusal by a budget may be tried again at `retry_at`."""
+
+    kind: EvictionAnswer
+    text: str = ""
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The waits of a claim's life; the defaults are the design's."""
+
+    settle_before_eviction: timedelta = timedelta(seconds=0.5)
+    """How long the taint stands before the first eviction, for schedulers to see it."""
+    settle_before_proof: timedelta = timedelta(seconds=2)
+    """How long it stands before a look may prove the node empty: bindings already under way have landed by then."""
+    look_every: timedelta = timedelta(seconds=1)
+    drain_timeout: timedelta = timedelta(minutes=10)
+    landing_timeout: timedelta = timedelta(minutes=5)
+    poke_after: timedelta = timedelta(seconds=0.5)
+    poke_at_most_every: timedelta = timedelta(seconds=5)
+    retry_after: timedelta = timedelta(seconds=10)
+    avoid_for: timedelta = timedelta(minutes=10)
+    budget_patience: timedelta = timedelta(seconds=5)
+
+
+@dataclass(slots=True)
+class Decision:
+    """Everything to do now, in order, and when to decide again although nothing changes."""
+
+    actions: list[Action] = field(default_factory=list)
+    wake_at: datetime | None = None
+
+    def wake(self, moment: datetime | None) -> None:
+        if moment is not None and (self.wake_at is None or moment < self.wake_at):
+            self.wake_at = moment

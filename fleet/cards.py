@@ -1,0 +1,81 @@
+"""How many cards a pod asks for and holds, and what else it needs: the one place that counts a pod's resources."""
+
+from collections.abc import Callable, Mapping
+
+from fleet.objects import Container, Pod, PodSpec
+from fleet.quantities import amount, count, milli
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+def requested(spec: PodSpec, resource: str, read: Callable[[str | int], int] = count) -> int:
+    """What the scheduler reserves for a pod of one resource, by Kubernetes' own formula (KEP-753).
+
+    Containers and sidecars run together; an ordinary init container runs alone beside the sidecars started
+    before it; the pod needs the larger of the two, plus overhead. Limits count where a request is left out.
+    Raises QuantityError.
+    """
+    together = sum(_of(container, resource, read) for container in spec.containers or ())
+    sidecars = 0
+    starting = 0
+    for container in spec.init_containers or ():
+        wanted = _of(container, resource, read)
+        if container.restart_policy == "Always":
+            sidecars += wanted
+            starting = max(starting, sidecars)
+        else:
+            starting = max(starting, sidecars + wanted)
+    overhead = read(spec.overhead[resource]) if spec.overhead and resource in spec.overhead else 0
+    return max(together + sidecars, starting) + overhead
+
+
+def _of(container: Container, resource: str, read: Callable[[str | int], int]) -> int:
+    if container.resources is None:
+        return 0
+    for side in (container.resources.requests, container.resources.limits):
+        if side and resource in side:
+            return read(side[resource])
+    return 0
+
+
+def cards(pod: Pod, resource: str) -> int:
+    """Whole cards the pod asks for of one GPU resource. Raises QuantityError."""
+    return requested(pod.spec, resource)
+
+
+def finished(pod: Pod) -> bool:
+    """Whether the pod has ended for good; only then, or with its object gone, are its cards free."""
+    return pod.status.phase in _FINISHED
+
+
+def holds_node(pod: Pod) -> bool:
+    """Whether the pod takes up room on a node now: bound, and not ended. A terminating pod still does."""
+    return bool(pod.spec.node_name) and not finished(pod)
+
+
+def terminating(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None
+
+
+def gated_by(pod: Pod) -> tuple[str, ...]:
+    return tuple(gate.name for gate in pod.spec.scheduling_gates or ())
+
+
+def waiting(pod: Pod) -> bool:
+    """Whether the pod still wants a node: not bound, not ended, not being deleted."""
+    return not pod.spec.node_name and not finished(pod) and not terminating(pod)
+
+
+Readers = Mapping[str, Callable[[str | int], int]]
+READERS: Readers = {"cpu": milli, "memory": amount, "ephemeral-storage": amount}
+"""How each ordinary resource is read: CPU in thousandths, memory in bytes; everything else is counted."""
+
+
+def asks(pod: Pod) -> dict[str, int]:
+    """Every resource the pod asks for, in the units of `READERS`. Raises QuantityError."""
+    names: set[str] = set(pod.spec.overhead or ())
+    for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
+        if container.resources:
+            names.update(container.resources.requests or ())
+            names.update(container.resources.limits or ())
+    return {name: requested(pod.spec, name, READERS.get(name, count)) for name in names}

@@ -1,0 +1,191 @@
+"""From the first taint to proof: hold the nodes, stop who agreed, and look until no card holder is left."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from fleet.actions import Evict, EvictionAnswer, Hold, Look
+from fleet.agreements import Consent
+from fleet.candidates import consent, unevictable, victim_of
+from fleet.cards import terminating
+from fleet.gangs import gang_key, gang_ref
+from fleet.marks import tainted_for
+from fleet.objects import Pod
+from fleet.reasons import Reason
+from fleet.resources import ClaimStatus, Phase, Victim, WholeNodeClaim
+from fleet.statuses import enter, entered_at, give_back
+from fleet.upkeep import Context, member
+
+
+def drain(context: Context, claim: WholeNodeClaim) -> None:
+    """One step of Cordoning, Draining or ProvingEmpty."""
+    if claim.status.phase is Phase.CORDONING:
+        _hold(context, claim)
+        return
+    late = _timed_out(context, claim)
+    if late is not None:
+        context.write(claim, late)
+        return
+    looks = _looks(context, claim)
+    if looks is None:
+        return
+    progress = stop_strangers(context, claim, looks)
+    if progress is None:
+        return
+    if progress.left:
+        _draining(context, claim, progress)
+    else:
+        _prove(context, claim)
+
+
+def _hold(context: Context, claim: WholeNodeClaim) -> None:
+    bare = []
+    for held in claim.status.nodes:
+        node = context.node_of(held)
+        if node is not None and tainted_for(node) != claim.metadata.uid:
+            bare.append(Hold(node, claim.metadata.uid))
+    if bare:
+        context.decision.actions.extend(bare)
+        return
+    nodes = tuple(msgspec.structs.replace(held, held_at=context.now) for held in claim.status.nodes)
+    text = "nodes are tainted; schedulers get a moment to see it"
+    context.write(claim, enter(claim, Phase.DRAINING, Reason.SETTLING, text, context.now, nodes=nodes))
+
+
+def _timed_out(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
+    since = entered_at(claim.status, Phase.CORDONING)
+    if since is None or context.now < since + context.timing.drain_timeout:
+        return None
+    text = f"not empty within {int(context.timing.drain_timeout.total_seconds())} s; last: {claim.status.message}"
+    avoid = tuple(held.name for held in claim.status.nodes if context.view.gpu_pods_on(held.name))
+    return give_back(claim, Reason.DRAIN_TIMED_OUT, text, context.now, context.timing, avoid=avoid)
+
+
+def _looks(context: Context, claim: WholeNodeClaim) -> dict[str, Look] | None:
+    """A fresh look at every node; None while one is still to be taken."""
+    found: dict[str, Look] = {}
+    for held in claim.status.nodes:
+        if held.held_at is None:
+            return None
+        look = context.look(held.name, held.held_at + context.timing.settle_before_eviction)
+        if look is not None:
+            found[held.name] = look
+    return found if len(found) == len(claim.status.nodes) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Card holders still on the claim's nodes, and what stands in the way of stopping them, in words."""
+
+    left: tuple[Pod, ...]
+    refusals: tuple[str, ...]
+
+
+def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Look]) -> Progress | None:
+    """Have every card holder that is not of the gang stopped, or give the nodes back.
+
+    Consent is asked for again now, for planned victims and for pods that slipped in alike. Whoever is to be
+    stopped is written into the status first; None means that such a write was asked for instead of evictions.
+    """
+    strangers = [pod for look in looks.values() for pod in context.card_holders(look) if not member(claim, pod)]
+    recorded = {victim.uid: victim for victim in claim.status.victims if victim.evicted_at is not None}
+    running = [pod for pod in strangers if not terminating(pod)]
+    new: list[Victim] = []
+    counted = {_gang_key(context, pod) for pod in strangers if pod.metadata.uid in recorded}
+    for pod in running:
+        verdict = consent(context.view, claim, pod, context.now)
+        if verdict.consent is not Consent.GIVEN or unevictable(pod):
+            _protected(context, claim, pod, str(verdict.consent))
+            return None
+        if pod.metadata.uid not in recorded:
+            key = _gang_key(context, pod)
+            victim = victim_of(context.view, pod, verdict.agreement, context.now, already_counted=key in counted)
+            new.append(msgspec.structs.replace(victim, evicted_at=context.now, node=pod.spec.node_name or ""))
+            counted.add(key)
+    if new:
+        _record(context, claim, new)
+        return None
+    refusals = []
+    for pod in running:
+        refusal = _evict(context, claim, recorded[pod.metadata.uid], pod)
+        if isinstance(refusal, str):
+            refusals.append(refusal)
+        elif refusal is not None:
+            context.write(claim, refusal)
+            return None
+    return Progress(tuple(strangers), tuple(refusals))
+
+
+def _gang_key(context: Context, pod: Pod) -> str:
+    return gang_key(pod.metadata.namespace, gang_ref(pod, context.view.jobs))
+
+
+def _protected(context: Context, claim: WholeNodeClaim, pod: Pod, why: str) -> None:
+    node = pod.spec.node_name or ""
+    text = f"pod {pod.key} on node {node} may not be stopped: {why}; the nodes are given back"
+    status = give_back(claim, Reason.PROTECTED_POD, text, context.now, context.timing, avoid=(node,))
+    context.write(claim, status)
+
+
+def _record(context: Context, claim: WholeNodeClaim, new: list[Victim]) -> None:
+    victims = (*claim.status.victims, *new)
+    lost = round(sum(victim.lost_gpu_seconds for victim in victims), 3)
+    text = f"stopping {len(new)} pod(s) whose owners agreed"
+    phase = claim.status.phase if claim.status.phase in {Phase.READY, Phase.LANDING} else Phase.DRAINING
+    status = enter(claim, phase, Reason.EVICTING, text, context.now, victims=victims, lost_gpu_seconds=lost)
+    context.write(claim, status)
+
+
+def _evict(context: Context, claim: WholeNodeClaim, victim: Victim, pod: Pod) -> str | ClaimStatus | None:
+    """Ask for the eviction, or say what keeps it from happening: a text to show, or the status that gives up."""
+    answer = context.answers.get(victim.uid)
+    if answer is None:
+        context.decision.actions.append(Evict(claim, victim))
+        return None
+    if answer.kind is EvictionAnswer.ACCEPTED:
+        return None
+    if answer.kind is EvictionAnswer.REFUSED:
+        node = pod.spec.node_name or ""
+        text = f"stopping pod {pod.key} was refused: {answer.text}"
+        return give_back(claim, Reason.EVICTION_REFUSED, text, context.now, context.timing, avoid=(node,))
+    if answer.retry_at is None or context.now >= answer.retry_at:
+        context.decision.actions.append(Evict(claim, victim))
+    else:
+        context.decision.wake(answer.retry_at)
+    return answer.text
+
+
+def _draining(context: Context, claim: WholeNodeClaim, progress: Progress) -> None:
+    ending = sum(terminating(pod) for pod in progress.left)
+    finalizers = sorted({name for pod in progress.left if terminating(pod) for name in pod.metadata.finalizers or ()})
+    if progress.refusals:
+        reason, text = Reason.BUDGET, "; ".join(progress.refusals[:3])
+    else:
+        reason = Reason.TERMINATING
+        text = f"{ending} of {len(progress.left)} card holder(s) left are terminating"
+        if finalizers:
+            text += f"; finalizers: {', '.join(finalizers)}"
+    status = enter(claim, Phase.DRAINING, reason, text, context.now)
+    old = claim.status
+    if (status.phase, status.reason, status.message) != (old.phase, old.reason, old.message):
+        context.say(claim, status)
+
+
+def _prove(context: Context, claim: WholeNodeClaim) -> None:
+    """No card holder was seen. It counts as proof once the taint has stood for the settling time."""
+    proofs = {}
+    for held in claim.status.nodes:
+        if held.held_at is None:
+            return
+        look = context.look(held.name, held.held_at + context.timing.settle_before_proof)
+        if look is not None:
+            proofs[held.name] = look.at
+    if claim.status.phase is not Phase.PROVING_EMPTY:
+        text = "no card holder is left; the last look must come after the settling time"
+        context.write(claim, enter(claim, Phase.PROVING_EMPTY, Reason.PROVING, text, context.now))
+        return
+    if len(proofs) < len(claim.status.nodes):
+        return
+    nodes = tuple(msgspec.structs.replace(held, proved_empty_at=proofs[held.name]) for held in claim.status.nodes)
+    text = f"{len(nodes)} node(s) proved empty"
+    context.write(claim, enter(claim, Phase.READY, Reason.PROVED, text, context.now, nodes=nodes))

@@ -1,0 +1,23 @@
+"""The errors of the pure core, as a tree.
+
+FleetError
+├── QuantityError    a Kubernetes quantity that cannot be read, or is not whole where it must be
+├── DurationError    a duration that is not written the Go way (`90s`, `10m`, `1h30m`)
+└── TimeError        a time that is not RFC 3339 with a zone
+"""
+
+
+class FleetError(ValueError):
+    """Base of every error the pure core raises; the message says what is wrong and what to write instead."""
+
+
+class QuantityError(FleetError):
+    """A quantity such as `8`, `500m` or `64Gi` could not be read."""
+
+
+class DurationError(FleetError):
+    """A duration such as `90s` could not be read."""
+
+
+class TimeError(FleetError):
+    """A time such as `2027-03-31T00:00:00Z` could not be read."""

@@ -1,0 +1,106 @@
+"""Whether a node could serve a whole-node gang at all, whatever runs on it: each no has a countable reason."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from fleet.cards import READERS, asks, requested
+from fleet.errors import FleetError
+from fleet.marks import tainted_for
+from fleet.names import CLAIM_KEY
+from fleet.objects import Node, Pod
+from fleet.quantities import count
+from fleet.resources import GPUPool
+from fleet.selectors import node_wanted, tolerates
+
+_HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+_CORDON_TAINT = "node.kubernetes.io/unschedulable"
+
+
+class Obstacle(StrEnum):
+    """Why a node is out of the question for a gang; values are shown to people and counted."""
+
+    POOL_CONFLICT = "InSeveralPools"
+    CORDONED = "Cordoned"
+    NOT_READY = "NotReady"
+    TAINTED = "ForeignTaint"
+    MISSING_CARDS = "CardsMissing"
+    HELD = "HeldForAnotherClaim"
+    NOT_WANTED = "NotSelectedByPod"
+    NO_CPU = "NotEnoughCPU"
+    NO_MEMORY = "NotEnoughMemory"
+    NO_PODS = "PodLimitReached"
+    NO_RESOURCE = "NotEnoughOfAResource"
+    AVOIDED = "GivenBackLately"
+
+
+_ROOM = {"cpu": Obstacle.NO_CPU, "memory": Obstacle.NO_MEMORY}
+
+
+def ready(node: Node) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
+
+
+def usable_cards(node: Node, resource: str) -> int:
+    """Cards the node offers to pods; broken or missing ones are not in it."""
+    try:
+        return count((node.status.allocatable or {}).get(resource, 0))
+    except FleetError:
+        return 0
+
+
+def whole(node: Node, pool: GPUPool) -> bool:
+    """Whether the node is open and has all the cards its pool says it has (busy or not)."""
+    return (
+        ready(node)
+        and not node.spec.unschedulable
+        and tainted_for(node) is None
+        and usable_cards(node, pool.spec.resource_name) == pool.spec.cards_per_node
+    )
+
+
+def obstacle(node: Node, pool: GPUPool, members: Iterable[Pod], claim_uid: str) -> Obstacle | None:
+    """The first thing about the node itself that rules it out for these pods; None if nothing does.
+
+    Another's cordon always does. Another's taint does unless every member tolerates it: GPU nodes often carry one
+    that all GPU pods tolerate.
+    """
+    members = tuple(members)
+    if node.spec.unschedulable:
+        return Obstacle.CORDONED
+    if not ready(node):
+        return Obstacle.NOT_READY
+    holder = tainted_for(node)
+    if holder is not None and holder != claim_uid:
+        return Obstacle.HELD
+    for taint in node.spec.taints or ():
+        if taint.key == CLAIM_KEY or taint.effect not in _HARD_EFFECTS:
+            continue
+        if taint.key == _CORDON_TAINT:
+            return Obstacle.CORDONED
+        if not all(tolerates(pod.spec.tolerations, taint) for pod in members):
+            return Obstacle.TAINTED
+    if usable_cards(node, pool.spec.resource_name) != pool.spec.cards_per_node:
+        return Obstacle.MISSING_CARDS
+    if not all(node_wanted(pod.spec, node, CLAIM_KEY) for pod in members):
+        return Obstacle.NOT_WANTED
+    return None
+
+
+def lack_of_room(node: Node, staying: Iterable[Pod], members: Iterable[Pod], resource: str) -> Obstacle | None:
+    """What the node would still be short of, beside cards, once only the pods in `staying` remain.
+
+    Looked at member by member: each has a node of its own.
+    """
+    staying = tuple(staying)
+    allocatable = node.status.allocatable or {}
+    if "pods" in allocatable and len(staying) + 1 > count(allocatable["pods"]):
+        return Obstacle.NO_PODS
+    for member in members:
+        for name, wanted in asks(member).items():
+            if name == resource or wanted <= 0:
+                continue
+            read = READERS.get(name, count)
+            room = read(allocatable.get(name, 0)) - sum(requested(pod.spec, name, read) for pod in staying)
+            if wanted > room:
+                return _ROOM.get(name, Obstacle.NO_RESOURCE)
+    return None

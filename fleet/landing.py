@@ -1,0 +1,106 @@
+"""From proved empty to bound: open the nodes to the gang, steer its pods there, and see the claim off."""
+
+from datetime import datetime, timedelta
+
+from fleet.actions import Look, Open, Poke, Steer
+from fleet.cards import waiting
+from fleet.draining import stop_strangers
+from fleet.errors import FleetError
+from fleet.gangs import Gang
+from fleet.marks import labelled_for, steered
+from fleet.names import POKE
+from fleet.objects import Pod
+from fleet.reasons import Reason
+from fleet.resources import Phase, WholeNodeClaim
+from fleet.statuses import enter, entered_at, give_back
+from fleet.times import parse_time
+from fleet.upkeep import Context
+
+
+def open_nodes(context: Context, claim: WholeNodeClaim) -> None:
+    """Label all nodes, then let the gang land: no node opens before all of them are proved empty."""
+    closed = []
+    for held in claim.status.nodes:
+        node = context.node_of(held)
+        if node is not None and labelled_for(node) != claim.metadata.uid:
+            closed.append(Open(node, claim.metadata.uid))
+    if closed:
+        context.decision.actions.extend(closed)
+        return
+    text = "the nodes are open to the gang"
+    context.write(claim, enter(claim, Phase.LANDING, Reason.LANDING, text, context.now))
+
+
+def land(context: Context, claim: WholeNodeClaim) -> None:
+    """Steer the members, keep strangers out, and notice when all are bound."""
+    gang = context.view.gang_of(claim)
+    held = {one.name for one in claim.status.nodes}
+    landed = [pod for pod in gang.pods if pod.spec.node_name in held] if gang else []
+    if len(landed) >= claim.spec.nodes:
+        text = f"{len(landed)} pod(s) bound to {', '.join(sorted(held))}"
+        context.write(claim, enter(claim, Phase.BOUND, Reason.BOUND, text, context.now))
+        return
+    since = entered_at(claim.status, Phase.LANDING) or context.now
+    if context.now >= since + context.timing.landing_timeout:
+        text = f"{len(landed)} of {claim.spec.nodes} pods were bound within {context.timing.landing_timeout}"
+        context.write(claim, give_back(claim, Reason.LANDING_TIMED_OUT, text, context.now, context.timing))
+        return
+    context.decision.wake(since + context.timing.landing_timeout)
+    if _watch_for_strangers(context, claim) and gang is not None:
+        _steer(context, claim, gang, since)
+
+
+def _watch_for_strangers(context: Context, claim: WholeNodeClaim) -> bool:
+    """Look at the nodes every second until the gang is bound; False if a stranger is being dealt with."""
+    looks: dict[str, Look] = {}
+    for held in claim.status.nodes:
+        look = context.looks.get(held.name) if held.proved_empty_at else None
+        fresh = context.look(held.name, held.proved_empty_at or context.now)
+        if fresh is not None:
+            looks[held.name] = fresh
+        elif look is not None and context.card_holders(look):
+            return False
+    progress = stop_strangers(context, claim, looks)
+    return progress is not None and not progress.left
+
+
+def _steer(context: Context, claim: WholeNodeClaim, gang: Gang, since: datetime) -> None:
+    for pod in gang.pods:
+        if not waiting(pod):
+            continue
+        if not steered(pod, claim.metadata.uid):
+            context.decision.actions.append(Steer(pod, claim.metadata.uid))
+        else:
+            _poke(context, pod, since)
+
+
+def _poke(context: Context, pod: Pod, since: datetime) -> None:
+    """kube-scheduler may have asked an extender whose cache was behind; nothing else would wake the pod again."""
+    timing = context.timing
+    last = max(since, _poked_at(pod) or since)
+    pause: timedelta = min(max(timing.poke_after, (context.now - since) / 4), timing.poke_at_most_every)
+    if context.now >= last + pause:
+        context.decision.actions.append(Poke(pod, context.now))
+    else:
+        context.decision.wake(last + pause)
+
+
+def _poked_at(pod: Pod) -> datetime | None:
+    text = pod.metadata.annotation(POKE)
+    try:
+        return parse_time(text) if text else None
+    except FleetError:
+        return None
+
+
+def settle_bound(context: Context, claim: WholeNodeClaim) -> None:
+    """A bound claim is done when its gang is: ended, deleted, or short of a member that was recreated."""
+    if claim.status.phase is not Phase.BOUND:
+        return
+    gang = context.view.gang_of(claim)
+    if gang is None:
+        text = "the gang has ended; the nodes are anybody's again"
+        context.write(claim, enter(claim, Phase.RELEASED, Reason.GANG_ENDED, text, context.now))
+    elif any(waiting(pod) for pod in gang.pods):
+        text = "a member was recreated and waits again; a new claim looks for its node"
+        context.write(claim, enter(claim, Phase.RELEASED, Reason.MEMBER_RECREATED, text, context.now))

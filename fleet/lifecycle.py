@@ -1,0 +1,172 @@
+"""The life of all claims: from one picture of the cluster, everything that is to be done now.
+
+Each step is persisted in the claim's status before its side effects are asked for: a pass that changes a claim's
+phase asks only for that write, and the next pass, on the persisted phase, asks for what the phase does. So any
+write may be the last before a crash.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, Timing
+from fleet.draining import drain
+from fleet.errors import FleetError
+from fleet.fitness import Obstacle
+from fleet.gangs import Gang
+from fleet.landing import land, open_nodes, settle_bound
+from fleet.marks import ENDED, HOLDING, strays
+from fleet.naming import claim_name, claim_spec
+from fleet.planning import Choice, choose, wants_claim
+from fleet.reasons import Reason
+from fleet.resources import ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
+from fleet.statuses import enter, entered_at
+from fleet.times import format_duration, parse_duration
+from fleet.upkeep import Context, upkeep
+from fleet.view import View, age_key
+
+_ACTIVE = HOLDING | {Phase.PLANNED}
+_WAITING = frozenset({Phase.PENDING, Phase.BLOCKED})
+
+
+def decide(
+    view: View, looks: Mapping[str, Look], answers: Mapping[str, Answer], now: datetime, timing: Timing
+) -> Decision:
+    """All actions due at `now`. `looks` by node name, `answers` to evictions by pod UID."""
+    decision = Decision()
+    _sweep(view, decision)
+    context = Context(view, looks, answers, now, timing, decision)
+    reserved: dict[str, str] = {}
+    claims = sorted(view.claims.values(), key=age_key)
+    for claim in claims:
+        if claim.status.phase in _ACTIVE and claim.spec.policy is not Policy.PREVIEW:
+            reserved.update({held.name: str(Obstacle.HELD) for held in claim.status.nodes})
+    for claim in claims:
+        _advance(context, claim, reserved)
+    _create_claims(context)
+    return decision
+
+
+def _sweep(view: View, decision: Decision) -> None:
+    """Take off every mark of ours that no claim stands behind: after a release, a rollback, a crash, or by hand."""
+    claims = dict(view.claims)
+    for node in view.nodes.values():
+        decision.actions.extend(Clear(node, stray.claim_uid) for stray in strays(node, claims))
+
+
+def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> None:
+    phase = claim.status.phase
+    if phase in ENDED:
+        settle_bound(context, claim)
+        return
+    ended = _over(context, claim)
+    if ended is not None:
+        context.write(claim, ended)
+        return
+    if phase in _WAITING or claim.spec.policy is Policy.PREVIEW:
+        _wait(context, claim, reserved)
+        return
+    given_back = upkeep(context, claim)
+    if given_back is not None:
+        context.write(claim, given_back)
+        return
+    if phase is Phase.PLANNED:
+        context.write(claim, enter(claim, Phase.CORDONING, Reason.HOLDING, claim.status.message, context.now))
+    elif phase in {Phase.CORDONING, Phase.DRAINING, Phase.PROVING_EMPTY}:
+        drain(context, claim)
+    elif phase is Phase.READY:
+        open_nodes(context, claim)
+    else:
+        land(context, claim)
+
+
+def _over(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
+    """The claim's last status, if its gang is gone or its deadline has passed."""
+    view, now = context.view, context.now
+    if claim.spec.gang is not None and _gone(view, claim):
+        text = "the gang ended or was deleted before it was bound"
+        return enter(claim, Phase.ROLLED_BACK, Reason.BENEFICIARY_GONE, text, now, nodes=())
+    gang = view.gang_of(claim)
+    held = {one.name for one in claim.status.nodes}
+    bound = [pod for pod in gang.pods if pod.spec.node_name] if gang else []
+    elsewhere = [pod for pod in bound if pod.spec.node_name not in held]
+    if gang is not None and bound and len(bound) == len(gang.pods) and len(elsewhere) == len(bound):
+        text = f"the gang was bound to other nodes, among them {bound[0].spec.node_name}"
+        return enter(claim, Phase.ROLLED_BACK, Reason.LANDED_ELSEWHERE, text, now, nodes=())
+    created = claim.metadata.creation_timestamp
+    if claim.spec.deadline and created:
+        try:
+            deadline = created + parse_duration(claim.spec.deadline)
+        except FleetError:
+            return None
+        if now >= deadline:
+            text = f"not bound within {format_duration(deadline - created)}; last: {claim.status.message}"
+            return enter(claim, Phase.FAILED, Reason.DEADLINE, text, now, nodes=())
+        context.decision.wake(deadline)
+    return None
+
+
+def _gone(view: View, claim: WholeNodeClaim) -> bool:
+    ref = claim.spec.gang
+    if ref is None or view.gang_of(claim) is not None:
+        return False
+    job = view.jobs.get(ref.uid) if ref.kind == "Job" else None
+    if job is None:
+        return True
+    ended = any(one.type in {"Complete", "Failed"} and one.status == "True" for one in job.status.conditions or ())
+    return ended or bool(job.spec.suspend) or job.metadata.deletion_timestamp is not None
+
+
+def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> None:
+    """Pending, Blocked and Preview: look for nodes; until then the next best ones are kept from younger claims."""
+    now, status = context.now, claim.status
+    if status.phase is Phase.BLOCKED and status.retry_at is not None and now < status.retry_at:
+        context.decision.wake(status.retry_at)
+        return
+    avoided = {one.node: str(Obstacle.AVOIDED) for one in status.avoid if one.until > now}
+    choice = choose(context.view, claim, {**avoided, **reserved}, now)
+    context.decision.wake(choice.wake_at)
+    preview = claim.spec.policy is Policy.PREVIEW
+    if not preview:
+        because = str(Obstacle.HELD) if choice.taken else str(Reason.OLDER_CLAIM)
+        reserved.update(dict.fromkeys(choice.wanted, because))
+    if choice.taken and not preview:
+        nodes = tuple(HeldNode(one.node.metadata.name, one.node.metadata.uid) for one in choice.taken)
+        planned = enter(
+            claim, Phase.PLANNED, choice.reason, choice.message, now, nodes=nodes, plan=choice.plan, retry_at=None
+        )
+        context.write(claim, planned)
+        return
+    _say(context, claim, choice, preview=preview)
+
+
+def _say(context: Context, claim: WholeNodeClaim, choice: Choice, *, preview: bool) -> None:
+    phase = Phase.PLANNED if preview and choice.taken else Phase.PENDING
+    reason = Reason.PREVIEW if phase is Phase.PLANNED else choice.reason
+    said = enter(claim, phase, reason, choice.message, context.now, plan=choice.plan, retry_at=None)
+    if (said.phase, said.reason, said.message) != (claim.status.phase, claim.status.reason, claim.status.message):
+        context.say(claim, said)
+
+
+def _create_claims(context: Context) -> None:
+    """One claim for each gang that needs whole nodes and has no claim that still acts for it."""
+    view = context.view
+    for key in sorted(view.gangs):
+        gang = view.gangs[key]
+        if not wants_claim(view, gang):
+            continue
+        earlier = view.claims_by_gang.get(key, ())
+        acting = [one for one in earlier if one.spec.policy is not Policy.PREVIEW and one.status.phase not in ENDED]
+        if acting or any(one.status.phase is Phase.BOUND for one in earlier) or _failed_for_good(earlier, gang):
+            continue
+        name = claim_name(gang, len(earlier))
+        context.decision.actions.append(CreateClaim(gang.namespace, name, claim_spec(gang)))
+
+
+def _failed_for_good(earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:
+    """A claim that missed its deadline is not renewed for the same pods; the owner submits again, or deletes it."""
+    return any(
+        one.status.phase is Phase.FAILED
+        and (failed_at := entered_at(one.status, Phase.FAILED)) is not None
+        and all(pod.metadata.creation_timestamp and pod.metadata.creation_timestamp <= failed_at for pod in gang.pods)
+        for one in earlier
+    )

@@ -1,0 +1,50 @@
+"""Why a claim waits or ended: one word each, few and constant, so that they can be counted and relied on."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """`status.reason` of a claim."""
+
+    # Pending: nothing is held
+    GANG_INCOMPLETE = "GangIncomplete"
+    FOREIGN_GATE = "WaitingForOtherGate"
+    NO_POOL = "NoPoolFits"
+    TOO_FEW_NODES = "MoreNodesThanPoolHas"
+    NO_USABLE_NODE = "NoUsableNode"
+    OLDER_CLAIM = "OlderClaimFirst"
+    DRAIN_DISABLED = "DrainDisabled"
+    UNEVICTABLE = "UnevictablePod"
+    AGREEMENT_MISSING = "AgreementMissing"
+    AGREEMENT_TERMS = "AgreementTermsNotMet"
+    AGREEMENT_TIME = "AgreementNotYet"
+    POLICY_WAIT = "WaitingForNaturalEnd"
+    PATIENCE = "PatienceNotOver"
+    # Planned and on
+    PLANNED = "NodesChosen"
+    PREVIEW = "Preview"
+    HOLDING = "TaintingNodes"
+    SETTLING = "WaitingForScheduler"
+    EVICTING = "StoppingVictims"
+    TERMINATING = "WaitingForVictimsToEnd"
+    BUDGET = "PodDisruptionBudget"
+    PROVING = "ProvingEmpty"
+    PROVED = "ProvedEmpty"
+    LANDING = "GangMayLand"
+    START_FAILED = "StartFailed"
+    BOUND = "GangBound"
+    GANG_ENDED = "GangEnded"
+    MEMBER_RECREATED = "MemberRecreated"
+    # Given back
+    BENEFICIARY_GONE = "BeneficiaryGone"
+    LANDED_ELSEWHERE = "LandedElsewhere"
+    DEADLINE = "DeadlineExceeded"
+    NODE_GONE = "NodeGone"
+    NODE_UNFIT = "NodeUnfit"
+    NODE_LEFT_POOL = "NodeLeftPool"
+    TAINT_REMOVED = "TaintRemoved"
+    PROTECTED_POD = "ProtectedPodOnNode"
+    EVICTION_REFUSED = "EvictionRefused"
+    DRAIN_TIMED_OUT = "DrainTimedOut"
+    LANDING_TIMED_OUT = "LandingTimedOut"
+    RETRYING = "TryingAgain"

@@ -1,0 +1,389 @@
+"""The three custom resources of wholenode.io/v1alpha1, typed once: the CRD schemas are generated from these structs.
+
+`Annotated[..., Meta(...)]` becomes the OpenAPI schema, `rules` the CEL validation, `columns` the printer columns.
+A field stands here only once the code that honours it exists.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from fleet.objects import LabelSelector, Metadata
+from fleet.times import DURATION_PATTERN
+
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Duration = Annotated[
+    str, Meta(pattern=DURATION_PATTERN, max_length=32, description="Go-style duration: 90s, 10m, 1h30m.")
+]
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Rule(NamedTuple):
+    """One CEL validation rule of a schema node."""
+
+    rule: str
+    message: str
+    field_path: str | None = None
+
+
+class Column(NamedTuple):
+    """One column of `kubectl get`; priority 1 shows with `-o wide` only."""
+
+    name: str
+    type: str
+    json_path: str
+    priority: int = 0
+
+
+class Kind(NamedTuple):
+    """How a custom resource is called in the API."""
+
+    kind: str
+    plural: str
+    singular: str
+    short: str
+    namespaced: bool
+
+
+class _Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+
+class ResourceCondition(_Part, frozen=True):
+    """A standard Kubernetes condition."""
+
+    type: Name
+    status: Annotated[str, Meta(pattern="^(True|False|Unknown)$")]
+    reason: Name
+    message: Text
+    last_transition_time: datetime
+    observed_generation: int = 0
+
+
+class Accepts(StrEnum):
+    SMALL = "Small"
+    WHOLE_NODE = "WholeNode"
+
+
+class Overflow(StrEnum):
+    NEVER = "Never"
+    RECLAIMABLE = "Reclaimable"
+
+
+class Drain(StrEnum):
+    DISABLED = "Disabled"
+    AGREED = "Agreed"
+
+
+class PoolSelector(_Part, frozen=True):
+    """Labels that every node of the pool carries; an empty selector is refused, it must never mean all nodes."""
+
+    match_labels: Annotated[dict[str, str], Meta(min_length=1, max_length=16)]
+
+
+class PoolSpec(_Part, frozen=True):
+    node_selector: Annotated[PoolSelector, Meta(description="Which nodes belong to the pool.")]
+    accepts: Annotated[Accepts, Meta(description="Which class of GPU pods the pool serves.")]
+    cards_per_node: Annotated[
+        int, Meta(ge=1, le=64, description="Physical cards of one node; a whole node has them all.")
+    ]
+    resource_name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+            max_length=253,
+            description="Extended resource that counts the cards.",
+        ),
+    ] = "nvidia.com/gpu"
+    overflow: Annotated[
+        Overflow,
+        Meta(description="Whether small pods whose namespace has an agreement may use idle nodes of a WholeNode pool."),
+    ] = Overflow.NEVER
+    drain: Annotated[
+        Drain, Meta(description="Whether nodes of the pool may be vacated under the victims' agreements.")
+    ] = Drain.DISABLED
+
+    rules: ClassVar = (
+        Rule(
+            "self.overflow == 'Never' || self.accepts == 'WholeNode'",
+            "overflow is for pools that accept WholeNode: small pods are at home in a Small pool",
+            ".overflow",
+        ),
+        Rule(
+            "self.drain == 'Disabled' || self.accepts == 'WholeNode'",
+            "drain is for pools that accept WholeNode: only those are vacated",
+            ".drain",
+        ),
+    )
+
+
+class PoolStatus(_Part, frozen=True):
+    nodes: int = 0
+    cards_free: int = 0
+    whole_nodes_free: int = 0
+    largest_gang: Annotated[int, Meta(description="The most nodes one gang could get right now.")] = 0
+    conditions: tuple[ResourceCondition, ...] = ()
+
+
+class GPUPool(_Part, frozen=True):
+    """A set of nodes that serves one request class."""
+
+    metadata: Metadata
+    spec: PoolSpec
+    status: PoolStatus = PoolStatus()
+
+    definition: ClassVar = Kind("GPUPool", "gpupools", "gpupool", "gp", namespaced=False)
+    columns: ClassVar = (
+        Column("Accepts", "string", ".spec.accepts"),
+        Column("Nodes", "integer", ".status.nodes"),
+        Column("Cards-Free", "integer", ".status.cardsFree"),
+        Column("Whole-Free", "integer", ".status.wholeNodesFree"),
+        Column("Drain", "string", ".spec.drain"),
+        Column("Overflow", "string", ".spec.overflow", 1),
+        Column("Age", "date", ".metadata.creationTimestamp"),
+    )
+
+
+class Beneficiary(_Part, frozen=True):
+    namespace: Name
+
+
+class Victims(_Part, frozen=True):
+    """Which pods of the agreement's own namespace may be stopped."""
+
+    max_priority: Annotated[int, Meta(description="Highest pod priority that may be stopped; higher is protected.")] = 0
+    pod_selector: Annotated[
+        LabelSelector | None,
+        Meta(description="Pods it is about; left out means every pod of the namespace. An empty selector is refused."),
+    ] = None
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.podSelector) || (has(self.podSelector.matchLabels) && size(self.podSelector.matchLabels) > 0)"
+            " || (has(self.podSelector.matchExpressions) && size(self.podSelector.matchExpressions) > 0)",
+            "podSelector must not be empty: leave it out to mean every pod of the namespace",
+            ".podSelector",
+        ),
+    )
+
+
+class AgreementSpec(_Part, frozen=True):
+    beneficiaries: Annotated[
+        tuple[Beneficiary, ...],
+        Meta(min_length=1, max_length=64, description="Namespaces whose gangs a node may be vacated for."),
+    ]
+    victims: Annotated[Victims, Meta(description="Which pods may be stopped.")] = Victims()
+    patience: Annotated[Duration, Meta(description="How long a claim must have waited first.")] = "0s"
+    min_runtime: Annotated[Duration, Meta(description="A pod is protected until it has run this long.")] = "0s"
+    expires: Annotated[datetime | None, Meta(description="From this time on the agreement is void.")] = None
+
+
+class AgreementStatus(_Part, frozen=True):
+    conditions: tuple[ResourceCondition, ...] = ()
+
+
+class DrainAgreement(_Part, frozen=True):
+    """A tenant's written consent, in the tenant's own namespace, that its pods may be stopped."""
+
+    metadata: Metadata
+    spec: AgreementSpec
+    status: AgreementStatus = AgreementStatus()
+
+    definition: ClassVar = Kind("DrainAgreement", "drainagreements", "drainagreement", "da", namespaced=True)
+    columns: ClassVar = (
+        Column("For", "string", ".spec.beneficiaries[*].namespace"),
+        Column("Max-Priority", "integer", ".spec.victims.maxPriority"),
+        Column("Patience", "string", ".spec.patience"),
+        Column("Valid", "string", ".status.conditions[?(@.type=='Valid')].status"),
+        Column("Expires", "string", ".spec.expires", 1),
+        Column("Age", "date", ".metadata.creationTimestamp"),
+    )
+
+
+class Policy(StrEnum):
+    WAIT = "Wait"
+    WAIT_THEN_EVICT = "WaitThenEvict"
+    PREVIEW = "Preview"
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    PLANNED = "Planned"
+    CORDONING = "Cordoning"
+    DRAINING = "Draining"
+    PROVING_EMPTY = "ProvingEmpty"
+    READY = "Ready"
+    LANDING = "Landing"
+    BOUND = "Bound"
+    RELEASED = "Released"
+    ROLLED_BACK = "RolledBack"
+    BLOCKED = "Blocked"
+    FAILED = "Failed"
+
+
+class GangRef(_Part, frozen=True):
+    """What the gang belongs to: a Job, a plain Pod, or a named Gang of pods."""
+
+    kind: Annotated[str, Meta(pattern="^(Job|Pod|Gang)$")]
+    name: Name
+    uid: Annotated[
+        str,
+        Meta(
+            max_length=128, description="UID of the Job or Pod; of a named gang, its pods' owner's, if they have one."
+        ),
+    ] = ""
+
+    rules: ClassVar = (
+        Rule(
+            "self.kind == 'Gang' || (has(self.uid) && size(self.uid) > 0)",
+            "a Job or Pod is named by its uid too",
+            ".uid",
+        ),
+    )
+
+
+class ClaimSpec(_Part, frozen=True):
+    nodes: Annotated[int, Meta(ge=1, le=1024, description="Whole nodes wanted, all or none.")]
+    gang: Annotated[
+        GangRef | None, Meta(description="The gang the nodes are for; needed unless the policy is Preview.")
+    ] = None
+    pool: Annotated[Name | None, Meta(description="Take nodes of this pool only; else of any that fits.")] = None
+    policy: Annotated[
+        Policy, Meta(description="Wait: stop nobody. WaitThenEvict: stop who agreed. Preview: only plan.")
+    ] = Policy.WAIT
+    patience: Annotated[Duration, Meta(description="How long to wait for natural ends before anyone is stopped.")] = (
+        "0s"
+    )
+    deadline: Annotated[
+        Duration | None, Meta(description="From creation; when it passes, nodes are given back and the claim fails.")
+    ] = None
+
+    rules: ClassVar = (
+        Rule(
+            "self == oldSelf || !has(oldSelf.gang) || self.gang == oldSelf.gang",
+            "the gang of a claim cannot change",
+            ".gang",
+        ),
+        Rule(
+            "self.policy == 'Preview' || has(self.gang)",
+            "a claim that may take nodes must say for which gang (only Preview goes without)",
+            ".gang",
+        ),
+        Rule(
+            "!has(self.deadline) || duration(self.deadline) > duration(self.patience)",
+            "deadline must be longer than patience, or the claim could never act",
+            ".deadline",
+        ),
+    )
+
+
+class HeldNode(_Part, frozen=True):
+    """A node the claim has chosen, and how far it is."""
+
+    name: Name
+    uid: str = ""
+    held_at: Annotated[datetime | None, Meta(description="When our taint was seen on the node.")] = None
+    proved_empty_at: datetime | None = None
+
+
+class Victim(_Part, frozen=True):
+    """A pod that is, or would be, stopped."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    cards: int
+    priority: int = 0
+    agreement: Annotated[str, Meta(description="Name of the agreement in the victim's namespace.")] = ""
+    lost_gpu_seconds: Annotated[
+        float, Meta(description="Cards of the victim's gang x time since its checkpoint or start.")
+    ] = 0.0
+    evicted_at: Annotated[datetime | None, Meta(description="When stopping it was decided and recorded.")] = None
+
+
+class RunnerUp(_Part, frozen=True):
+    node: str
+    victims: int
+    lost_gpu_seconds: float
+
+
+class Refusal(_Part, frozen=True):
+    """Why nodes were not chosen, counted."""
+
+    reason: str
+    nodes: int
+    example: Annotated[str, Meta(description="One of these nodes.")] = ""
+
+
+class ClaimPlan(_Part, frozen=True):
+    """What the claim would do, or is doing: chosen nodes are in `status.nodes`, once taken."""
+
+    nodes: tuple[str, ...] = ()
+    victims: tuple[Victim, ...] = ()
+    lost_gpu_seconds: float = 0.0
+    runners_up: tuple[RunnerUp, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    consent_missing: Annotated[
+        tuple[str, ...], Meta(description="Namespaces that would have to agree before a node can be vacated.")
+    ] = ()
+    expected_free_at: Annotated[
+        datetime | None, Meta(description="When enough nodes are expected to free up by themselves.")
+    ] = None
+
+
+class Avoided(_Part, frozen=True):
+    """A node the claim gave back and does not try again for a while."""
+
+    node: str
+    reason: str
+    until: datetime
+
+
+class PhaseTime(_Part, frozen=True):
+    phase: Phase
+    at: datetime
+
+
+class ClaimStatus(_Part, frozen=True):
+    phase: Phase = Phase.PENDING
+    reason: Annotated[str, Meta(description="One word: why the claim is where it is.")] = ""
+    message: Text = ""
+    nodes: tuple[HeldNode, ...] = ()
+    plan: ClaimPlan | None = None
+    victims: Annotated[tuple[Victim, ...], Meta(description="Pods stopped for this claim, each once.")] = ()
+    lost_gpu_seconds: float = 0.0
+    retry_at: Annotated[datetime | None, Meta(description="When a Blocked claim is tried again.")] = None
+    avoid: tuple[Avoided, ...] = ()
+    phases: Annotated[tuple[PhaseTime, ...], Meta(description="When each phase was entered, oldest first.")] = ()
+    conditions: tuple[ResourceCondition, ...] = ()
+    observed_generation: int = 0
+
+
+class WholeNodeClaim(_Part, frozen=True):
+    """One gang's standing request for N whole nodes, and the nodes held for it."""
+
+    metadata: Metadata
+    spec: ClaimSpec
+    status: ClaimStatus = ClaimStatus()
+
+    definition: ClassVar = Kind("WholeNodeClaim", "wholenodeclaims", "wholenodeclaim", "wnc", namespaced=True)
+    columns: ClassVar = (
+        Column("Phase", "string", ".status.phase"),
+        Column("Nodes", "string", ".status.nodes[*].name"),
+        Column("For", "string", ".spec.gang.name"),
+        Column("Reason", "string", ".status.reason"),
+        Column("Lost-GPU-s", "number", ".status.lostGpuSeconds", 1),
+        Column("Message", "string", ".status.message", 1),
+        Column("Age", "date", ".metadata.creationTimestamp"),
+    )
+
+
+KINDS: tuple[type[GPUPool] | type[DrainAgreement] | type[WholeNodeClaim], ...] = (
+    GPUPool,
+    DrainAgreement,
+    WholeNodeClaim,
+)

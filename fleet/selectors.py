@@ -1,0 +1,79 @@
+"""Label and node selectors, matched as the API server and kube-scheduler match them."""
+
+from collections.abc import Mapping
+
+from fleet.objects import LabelSelector, Node, PodSpec, Requirement, Taint, Toleration
+
+
+def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """A LabelSelector against labels. An empty one matches everything: callers refuse it where that is wrong."""
+    wanted = selector.match_labels or {}
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        requirement_matches(requirement, labels) for requirement in selector.match_expressions or ()
+    )
+
+
+def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """One expression; an operator that is not known matches nothing."""
+    value = labels.get(requirement.key)
+    values = requirement.values or ()
+    match requirement.operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(value, values, greater=requirement.operator == "Gt")
+        case _:
+            return False
+
+
+def _compares(value: str | None, values: tuple[str, ...], *, greater: bool) -> bool:
+    try:
+        left, right = int(value or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if greater else left < right
+
+
+def node_wanted(spec: PodSpec, node: Node, ignored_key: str) -> bool:
+    """Whether the pod's node selector and required node affinity admit the node.
+
+    `ignored_key` is a selector key that is not looked at: our own, which we set and clear ourselves.
+    """
+    labels = node.metadata.labels or {}
+    for key, value in (spec.node_selector or {}).items():
+        if key != ignored_key and labels.get(key) != value:
+            return False
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if required is None:
+        return True
+    fields = {"metadata.name": node.metadata.name}
+    for term in required.node_selector_terms or ():
+        expressions, by_field = term.match_expressions or (), term.match_fields or ()
+        if not expressions and not by_field:
+            continue
+        if all(requirement_matches(one, labels) for one in expressions) and all(
+            requirement_matches(one, fields) for one in by_field
+        ):
+            return True
+    return False
+
+
+def tolerates(tolerations: tuple[Toleration, ...] | None, taint: Taint) -> bool:
+    """Whether one of the tolerations covers the taint (k8s.io/component-helpers, `ToleratesTaint`)."""
+    for toleration in tolerations or ():
+        if toleration.effect and toleration.effect != taint.effect:
+            continue
+        if toleration.key and toleration.key != taint.key:
+            continue
+        if toleration.operator == "Exists":
+            return True
+        if toleration.key and (toleration.value or "") == (taint.value or ""):
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""Writing a claim's status: entering a phase, conditions, and giving nodes back."""
+
+from datetime import datetime
+
+import msgspec
+
+from fleet.actions import Timing
+from fleet.marks import HOLDING
+from fleet.reasons import Reason
+from fleet.resources import Avoided, ClaimStatus, Phase, PhaseTime, ResourceCondition, WholeNodeClaim
+
+_KEPT_PHASES = 40
+_MAX_MESSAGE = 2000
+
+
+def enter(
+    claim: WholeNodeClaim, phase: Phase, reason: Reason, message: str, now: datetime, **changes: object
+) -> ClaimStatus:
+    """The claim's status once it is in `phase`. Entering the phase it is in already only renews the texts."""
+    old = claim.status
+    phases = old.phases
+    if not phases or phases[-1].phase is not phase:
+        phases = (*phases, PhaseTime(phase, now))[-_KEPT_PHASES:]
+    status = msgspec.structs.replace(
+        old,
+        phase=phase,
+        reason=str(reason),
+        message=message[:_MAX_MESSAGE],
+        phases=phases,
+        observed_generation=claim.metadata.generation,
+        **changes,
+    )
+    return msgspec.structs.replace(status, conditions=_conditions(claim, status, now))
+
+
+def entered_at(status: ClaimStatus, phase: Phase) -> datetime | None:
+    """When the claim last entered the phase."""
+    return next((one.at for one in reversed(status.phases) if one.phase is phase), None)
+
+
+def _conditions(claim: WholeNodeClaim, status: ClaimStatus, now: datetime) -> tuple[ResourceCondition, ...]:
+    facts = {
+        "NodesHeld": status.phase in HOLDING and status.phase is not Phase.CORDONING,
+        "Bound": status.phase is Phase.BOUND,
+        "Failed": status.phase is Phase.FAILED,
+    }
+    old = {one.type: one for one in claim.status.conditions}
+    found = []
+    for name, true in facts.items():
+        text = "True" if true else "False"
+        before = old.get(name)
+        changed = now if before is None or before.status != text else before.last_transition_time
+        found.append(
+            ResourceCondition(
+                name, text, status.reason or "Waiting", status.message, changed, claim.metadata.generation
+            )
+        )
+    return tuple(found)
+
+
+def give_back(
+    claim: WholeNodeClaim, reason: Reason, message: str, now: datetime, timing: Timing, *, avoid: tuple[str, ...] = ()
+) -> ClaimStatus:
+    """Blocked: every node is given back, `avoid` is not tried again for a while, the claim is tried again soon."""
+    kept = tuple(one for one in claim.status.avoid if one.until > now and one.node not in avoid)
+    avoided = tuple(Avoided(node, str(reason), now + timing.avoid_for) for node in avoid)
+    return enter(
+        claim,
+        Phase.BLOCKED,
+        reason,
+        message,
+        now,
+        nodes=(),
+        retry_at=now + timing.retry_after,
+        avoid=(*kept, *avoided)[-64:],
+    )

@@ -1,0 +1,113 @@
+"""What every claim that has chosen nodes checks on each pass, and the looks it takes at them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fleet.actions import Answer, Decision, Look, LookAt, Timing, WriteStatus
+from fleet.cards import finished
+from fleet.fitness import Obstacle, obstacle
+from fleet.gangs import belongs
+from fleet.marks import tainted_for
+from fleet.objects import Node, Pod
+from fleet.pools import RequestClass, classify
+from fleet.reasons import Reason
+from fleet.resources import Accepts, ClaimStatus, HeldNode, WholeNodeClaim
+from fleet.statuses import give_back
+from fleet.view import View
+
+_REASONS = {
+    Obstacle.CORDONED: "it was cordoned",
+    Obstacle.NOT_READY: "it is not ready",
+    Obstacle.TAINTED: "it got a taint the gang does not tolerate",
+    Obstacle.HELD: "another claim holds it",
+    Obstacle.MISSING_CARDS: "it no longer has all its cards",
+    Obstacle.NOT_WANTED: "its labels no longer match the gang's selector",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All that one pass over the claims goes by; what is to be done is collected in `decision`."""
+
+    view: View
+    looks: Mapping[str, Look]
+    answers: Mapping[str, Answer]
+    now: datetime
+    timing: Timing
+    decision: Decision
+
+    def write(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
+        self.decision.actions.append(WriteStatus(claim, status))
+
+    def say(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
+        """Renew the texts of a status; a change of reason is worth a write at once, new figures alone are not."""
+        urgent = (status.phase, status.reason) != (claim.status.phase, claim.status.reason)
+        self.decision.actions.append(WriteStatus(claim, status, urgent))
+
+    def node_of(self, held: HeldNode) -> Node | None:
+        """The held node, if it still is the one that was chosen: a namesake with another UID is not."""
+        node = self.view.nodes.get(held.name)
+        return node if node is not None and node.metadata.uid == held.uid else None
+
+    def look(self, name: str, not_before: datetime) -> Look | None:
+        """A look at the node that is fresh enough and was taken at `not_before` or later; else one is asked for.
+
+        Repeated every second, and at once when the cache shows the last card holder gone.
+        """
+        now, look = self.now, self.looks.get(name)
+        if now < not_before:
+            self.decision.wake(not_before)
+            return None
+        if (
+            look is None
+            or look.at < not_before
+            or now - look.at >= self.timing.look_every
+            or self._outdated(name, look)
+        ):
+            self.decision.actions.append(LookAt(name))
+            return None
+        self.decision.wake(look.at + self.timing.look_every)
+        return look
+
+    def _outdated(self, name: str, look: Look) -> bool:
+        if self.now - look.at < timedelta(milliseconds=20):
+            return False
+        return bool(self.card_holders(look)) and not self.view.gpu_pods_on(name)
+
+    def card_holders(self, look: Look) -> tuple[Pod, ...]:
+        """Pods of a look that hold cards, terminating ones included."""
+        return tuple(
+            pod
+            for pod in look.pods
+            if not finished(pod) and classify(pod, self.view.pools).request_class is not RequestClass.NONE
+        )
+
+
+def member(claim: WholeNodeClaim, pod: Pod) -> bool:
+    """Whether the pod is of the gang the claim is for."""
+    return claim.spec.gang is not None and belongs(pod, claim.metadata.namespace, claim.spec.gang)
+
+
+def upkeep(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
+    """The status that gives the nodes back, if one of them can no longer be had; None if all are as they should be."""
+    gang = context.view.gang_of(claim)
+    waiting = [pod for pod in gang.pods if not pod.spec.node_name] if gang else []
+    for held in claim.status.nodes:
+        node = context.node_of(held)
+        if node is None:
+            return _back(context, claim, held, Reason.NODE_GONE, "it was deleted or replaced by a namesake")
+        pool = context.view.membership.pool_of(held.name)
+        if pool is None or pool.spec.accepts is not Accepts.WHOLE_NODE:
+            return _back(context, claim, held, Reason.NODE_LEFT_POOL, "it is in no pool, or in several")
+        if held.held_at is not None and tainted_for(node) is None:
+            return _back(context, claim, held, Reason.TAINT_REMOVED, "somebody took our taint off")
+        blocked = obstacle(node, pool, waiting, claim.metadata.uid)
+        if blocked is not None:
+            return _back(context, claim, held, Reason.NODE_UNFIT, _REASONS.get(blocked, str(blocked)))
+    return None
+
+
+def _back(context: Context, claim: WholeNodeClaim, held: HeldNode, reason: Reason, why: str) -> ClaimStatus:
+    text = f"node {held.name} is given up: {why}"
+    return give_back(claim, reason, text, context.now, context.timing, avoid=(held.name,))

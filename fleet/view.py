@@ -1,0 +1,75 @@
+"""One consistent picture of the cluster, as the caches hold it, with what follows from it worked out once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from fleet.cards import finished, holds_node, terminating
+from fleet.gangs import Gang, gang_key, gangs
+from fleet.objects import Job, Node, Pod
+from fleet.pools import Membership, Request, RequestClass, classify
+from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
+
+
+@dataclass(frozen=True)
+class View:
+    """The cluster at one moment. Nodes by name; pods, jobs and claims by UID; pools and agreements in any order."""
+
+    nodes: Mapping[str, Node]
+    pods: Mapping[str, Pod]
+    jobs: Mapping[str, Job]
+    pools: tuple[GPUPool, ...]
+    agreements: tuple[DrainAgreement, ...]
+    claims: Mapping[str, WholeNodeClaim]
+
+    @cached_property
+    def membership(self) -> Membership:
+        return Membership.of(self.pools, self.nodes.values())
+
+    @cached_property
+    def requests(self) -> Mapping[str, Request]:
+        """What each pod asks of the fleet, by UID; pods that ask for no cards are left out."""
+        asked = {uid: classify(pod, self.pools) for uid, pod in self.pods.items()}
+        return {uid: request for uid, request in asked.items() if request.request_class is not RequestClass.NONE}
+
+    @cached_property
+    def pods_by_node(self) -> Mapping[str, tuple[Pod, ...]]:
+        """Pods that take up room on each node, with or without cards; a node that does not exist has none."""
+        found: dict[str, list[Pod]] = {}
+        for pod in self.pods.values():
+            if holds_node(pod) and pod.spec.node_name in self.nodes:
+                found.setdefault(pod.spec.node_name or "", []).append(pod)
+        return {name: tuple(sorted(some, key=lambda pod: pod.key)) for name, some in found.items()}
+
+    def gpu_pods_on(self, node_name: str) -> tuple[Pod, ...]:
+        """Pods that hold cards of the node, terminating ones included."""
+        return tuple(pod for pod in self.pods_by_node.get(node_name, ()) if pod.metadata.uid in self.requests)
+
+    @cached_property
+    def gangs(self) -> Mapping[str, Gang]:
+        """Gangs of live GPU pods (not ended, not being deleted), by gang key."""
+        live = (
+            self.pods[uid] for uid in self.requests if not finished(self.pods[uid]) and not terminating(self.pods[uid])
+        )
+        return gangs(live, self.jobs)
+
+    @cached_property
+    def claims_by_gang(self) -> Mapping[str, tuple[WholeNodeClaim, ...]]:
+        """Claims of each gang, oldest first."""
+        found: dict[str, list[WholeNodeClaim]] = {}
+        for claim in sorted(self.claims.values(), key=age_key):
+            if claim.spec.gang is not None:
+                found.setdefault(gang_key(claim.metadata.namespace, claim.spec.gang), []).append(claim)
+        return {key: tuple(some) for key, some in found.items()}
+
+    def gang_of(self, claim: WholeNodeClaim) -> Gang | None:
+        """The live members of the claim's gang; None if it has none."""
+        if claim.spec.gang is None:
+            return None
+        return self.gangs.get(gang_key(claim.metadata.namespace, claim.spec.gang))
+
+
+def age_key(claim: WholeNodeClaim) -> tuple[float, str, str]:
+    """Sorts claims oldest first, and always the same way."""
+    created = claim.metadata.creation_timestamp
+    return (created.timestamp() if created else 0.0, claim.metadata.namespace, claim.metadata.name)

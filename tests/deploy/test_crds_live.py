@@ -1,0 +1,142 @@
+"""The custom resources on the real API server: what it accepts, what it refuses in which words, what kubectl shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+Object = dict[str, Any]
+
+
+def custom(kind: str, spec: Object, name: str = "x") -> Object:
+    return {"apiVersion": "wholenode.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def pool(**changes: Any) -> Object:
+    spec = {"nodeSelector": {"matchLabels": {"pool": "big"}}, "accepts": "WholeNode", "cardsPerNode": 8}
+    return custom("GPUPool", {**spec, **changes})
+
+
+def agreement(**changes: Any) -> Object:
+    return custom("DrainAgreement", {"beneficiaries": [{"namespace": "team-b"}], **changes})
+
+
+def claim(**changes: Any) -> Object:
+    gang = {"kind": "Job", "name": "train-7", "uid": "41d1bb46-6f8e-4d5c-9a3b-0a2d0f5d3c11"}
+    return custom("WholeNodeClaim", {"nodes": 3, "gang": gang, **changes})
+
+
+GOOD = [
+    pool(resourceName="nvidia.com/gpu", overflow="Reclaimable", drain="Agreed"),
+    pool(accepts="Small", cardsPerNode=4),
+    agreement(
+        victims={"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}, "maxPriority": 0},
+        patience="10m",
+        minRuntime="1h30m",
+        expires="2027-03-31T00:00:00Z",
+    ),
+    agreement(victims={"podSelector": {"matchLabels": {"app": "batch"}}, "maxPriority": -5}),
+    agreement(expires="2027-03-31T00:00:00+08:00"),
+    claim(pool="big", policy="WaitThenEvict", patience="10m", deadline="2h"),
+    claim(nodes=1024),
+    custom("WholeNodeClaim", {"nodes": 2, "policy": "Preview"}),
+    claim(gang={"kind": "Gang", "name": "ring"}),
+]
+
+BAD = [
+    (pool(nodeSelector={"matchLabels": {}}), "spec.nodeSelector.matchLabels", "at least 1"),
+    (pool(nodeSelector={}), "spec.nodeSelector.matchLabels", "Required"),
+    (pool(cardsPerNode=0), "spec.cardsPerNode", "greater than or equal to 1"),
+    (pool(cardsPerNode="eight"), "spec.cardsPerNode", "integer"),
+    (pool(accepts="Everything"), "spec.accepts", "WholeNode"),
+    (pool(accepts="Small", overflow="Reclaimable"), "spec.overflow", "small pods are at home in a Small pool"),
+    (pool(accepts="Small", drain="Agreed"), "spec.drain", "only those are vacated"),
+    (pool(resourceName="gpu"), "spec.resourceName", "should match"),
+    (pool(cards=8), "spec.cards", "unknown field"),
+    (agreement(beneficiaries=[]), "spec.beneficiaries", "at least 1"),
+    (custom("DrainAgreement", {}), "spec.beneficiaries", "Required"),
+    (agreement(beneficiaries=[{"namespace": ""}]), "spec.beneficiaries[0].namespace", "at least 1"),
+    (agreement(victims={"podSelector": {}}), "spec.victims.podSelector", "leave it out"),
+    (agreement(victims={"podSelector": {"matchLabels": {}}}), "spec.victims.podSelector", "leave it out"),
+    (
+        agreement(victims={"podSelector": {"matchExpressions": [{"key": "app", "operator": "Like"}]}}),
+        "spec.victims.podSelector.matchExpressions[0].operator",
+        "DoesNotExist",
+    ),
+    (
+        agreement(victims={"podSelector": {"matchExpressions": [{"key": "app", "operator": "In"}]}}),
+        "spec.victims.podSelector.matchExpressions[0].operator",
+        "In and NotIn need values",
+    ),
+    (agreement(patience="ten minutes"), "spec.patience", "should match"),
+    (agreement(minRuntime="5"), "spec.minRuntime", "should match"),
+    (agreement(expires="next spring"), "spec.expires", "date-time"),
+    (claim(nodes=0), "spec.nodes", "greater than or equal to 1"),
+    (claim(nodes=-1), "spec.nodes", "greater than or equal to 1"),
+    (claim(nodes=1025), "spec.nodes", "less than or equal to 1024"),
+    (claim(policy="EvictNow"), "spec.policy", "WaitThenEvict"),
+    (claim(patience="1h", deadline="10m"), "spec.deadline", "longer than patience"),
+    (claim(patience="10m", deadline="10m"), "spec.deadline", "longer than patience"),
+    (claim(deadline="-5m"), "spec.deadline", "should match"),
+    (claim(gang={"kind": "Job", "name": "train-7"}), "spec.gang.uid", "named by its uid"),
+    (custom("WholeNodeClaim", {"nodes": 2}), "spec.gang", "must say for which gang"),
+]
+
+
+@pytest.mark.parametrize("manifest", GOOD)
+def test_valid_resources_are_accepted(kubectl: Any, manifest: Object) -> None:
+    kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", given=manifest)
+
+
+@pytest.mark.parametrize(("manifest", "field", "words"), BAD)
+def test_the_refusal_names_the_field(kubectl: Any, manifest: Object, field: str, words: str) -> None:
+    run = kubectl.try_("create", "--dry-run=server", "--validate=strict", "-f", "-", given=manifest)
+    assert run.returncode != 0
+    assert field in run.stderr
+    assert words in run.stderr
+
+
+def test_the_gang_of_a_claim_stays_and_the_rest_may_change(kubectl: Any, namespace: str) -> None:
+    kubectl("-n", namespace, "create", "-f", "-", given=claim())
+
+    def change(**spec: Any) -> Any:
+        return kubectl.try_("-n", namespace, "patch", "wnc", "x", "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    other = change(gang={"name": "train-8"})
+    assert "spec.gang" in other.stderr
+    assert "the gang of a claim cannot change" in other.stderr
+    assert change(gang=None, policy="Preview").returncode != 0
+    assert change(policy="WaitThenEvict", patience="5m").returncode == 0
+
+
+def test_status_is_written_through_its_own_resource_only(kubectl: Any, namespace: str) -> None:
+    kubectl("-n", namespace, "create", "-f", "-", given=claim())
+    status = json.dumps({"status": {"phase": "Ready", "nodes": [{"name": f"n{i}"} for i in range(1024)]}})
+    kubectl("-n", namespace, "patch", "wnc", "x", "--type=merge", "-p", status)
+    assert kubectl("-n", namespace, "get", "wnc", "x", "-o", "jsonpath={.status}") == ""
+    kubectl("-n", namespace, "patch", "wnc", "x", "--subresource=status", "--type=merge", "-p", status)
+    assert kubectl("-n", namespace, "get", "wnc", "x", "-o", "jsonpath={.status.nodes[1023].name}") == "n1023"
+
+
+def test_kubectl_get_shows_the_columns(kubectl: Any, namespace: str) -> None:
+    kubectl("-n", namespace, "create", "-f", "-", given=claim())
+    status = {"phase": "Blocked", "reason": "NoConsent", "message": "team-v must agree", "lostGpuSeconds": 12.5}
+    patch = json.dumps({"status": status})
+    kubectl("-n", namespace, "patch", "wnc", "x", "--subresource=status", "--type=merge", "-p", patch)
+    head, row = kubectl("-n", namespace, "get", "wholenodeclaims").splitlines()
+    assert head.split() == ["NAME", "PHASE", "NODES", "FOR", "REASON", "AGE"]
+    assert row.split()[:4] == ["x", "Blocked", "train-7", "NoConsent"]
+    wide = kubectl("-n", namespace, "get", "wnc", "-o", "wide")
+    assert "LOST-GPU-S" in wide
+    assert "12.5" in wide
+    assert "team-v must agree" in wide
+
+
+def test_all_kinds_are_listed_by_their_category_and_explained(kubectl: Any, namespace: str) -> None:
+    kubectl("-n", namespace, "create", "-f", "-", given=[claim(), agreement()])
+    found = kubectl("-n", namespace, "get", "wholenode", "-o", "name").split()
+    assert "wholenodeclaim.wholenode.io/x" in found
+    assert "drainagreement.wholenode.io/x" in found
+    assert "How long to wait for natural ends" in kubectl("explain", "wholenodeclaim.spec.patience")
