@@ -93,7 +93,7 @@ class Reflector(Generic[T]):
                     relist = False
                 started = time.monotonic()
                 await self._watch()
-                if False:
+                if time.monotonic() - started < _SHORT_WATCH_SECONDS:
                     await asyncio.sleep(backoff(1, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS))
             except Forbidden:
                 raise

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from cluster.claims import create_claim, write_status
 from cluster.client import Api
@@ -13,7 +14,6 @@ from cluster.errors import (
     Forbidden,
     Invalid,
     NamespaceTerminating,
-    NotFound,
     SeveralBudgets,
     Throttled,
 )
@@ -98,14 +98,9 @@ class Hands:
         if status.phase is before.phase and status.reason == before.reason:
             return
         self._metrics.entered(status.phase, status.reason)
-        kind = "Warning" if status.phase in {Phase.BLOCKED, Phase.FAILED} else "Normal"
-        self._events.record(
-            reference(written),
-            status.reason,
-            status.message,
-            "Warning" if kind == "Warning" else "Normal",
-            str(status.phase),
-        )
+        bad = status.phase in {Phase.BLOCKED, Phase.FAILED}
+        severity: Literal["Normal", "Warning"] = "Warning" if bad else "Normal"
+        self._events.record(reference(written), status.reason, status.message, severity, str(status.phase))
         if status.phase is Phase.BOUND and before.phase is not Phase.BOUND:
             self._note_bound(written, status)
 
@@ -172,4 +167,4 @@ class Hands:
 
 def describe(error: ClusterError) -> str:
     """The kind of an error, as a bounded metric label."""
-    return type(error).__name__ if not isinstance(error, NotFound) else "NotFound"
+    return type(error).__name__

@@ -353,6 +353,7 @@ class ClaimStatus(_Part, frozen=True):
     reason: Annotated[str, Meta(description="One word: why the claim is where it is.")] = ""
     message: Text = ""
     nodes: tuple[HeldNode, ...] = ()
+    node_names: Annotated[str, Meta(description="Names of the nodes, for kubectl's table.")] = ""
     plan: ClaimPlan | None = None
     victims: Annotated[tuple[Victim, ...], Meta(description="Pods stopped for this claim, each once.")] = ()
     lost_gpu_seconds: float = 0.0
@@ -373,7 +374,7 @@ class WholeNodeClaim(_Part, frozen=True):
     definition: ClassVar = Kind("WholeNodeClaim", "wholenodeclaims", "wholenodeclaim", "wnc", namespaced=True)
     columns: ClassVar = (
         Column("Phase", "string", ".status.phase"),
-        Column("Nodes", "string", ".status.nodes[*].name"),
+        Column("Nodes", "string", ".status.nodeNames"),
         Column("For", "string", ".spec.gang.name"),
         Column("Reason", "string", ".status.reason"),
         Column("Lost-GPU-s", "number", ".status.lostGpuSeconds", 1),

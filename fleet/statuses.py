@@ -30,7 +30,8 @@ def enter(
         observed_generation=claim.metadata.generation,
         **changes,
     )
-    return msgspec.structs.replace(status, conditions=_conditions(claim, status, now))
+    names = ",".join(held.name for held in status.nodes)
+    return msgspec.structs.replace(status, node_names=names, conditions=_conditions(claim, status, now))
 
 
 def entered_at(status: ClaimStatus, phase: Phase) -> datetime | None:

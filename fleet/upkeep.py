@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fleet.actions import Answer, Decision, Look, LookAt, Timing, WriteStatus
-from fleet.cards import finished
+import msgspec
+
+from fleet.actions import Answer, Decision, EvictionAnswer, Look, LookAt, Timing, WriteStatus
+from fleet.cards import finished, terminating
 from fleet.fitness import Obstacle, obstacle
 from fleet.gangs import belongs
 from fleet.marks import tainted_for
 from fleet.objects import Node, Pod
 from fleet.pools import RequestClass, classify
 from fleet.reasons import Reason
-from fleet.resources import Accepts, ClaimStatus, HeldNode, WholeNodeClaim
+from fleet.resources import Accepts, ClaimStatus, HeldNode, Victim, WholeNodeClaim
 from fleet.statuses import give_back
 from fleet.view import View
 
@@ -38,7 +40,17 @@ class Context:
     decision: Decision
 
     def write(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
+        """Record a step. When nodes are given back, victims that were recorded but not stopped are struck off."""
+        if not status.nodes and status.victims:
+            victims = tuple(victim for victim in status.victims if not self._unharmed(victim))
+            lost = round(sum(victim.lost_gpu_seconds for victim in victims), 3)
+            status = msgspec.structs.replace(status, victims=victims, lost_gpu_seconds=lost)
         self.decision.actions.append(WriteStatus(claim, status))
+
+    def _unharmed(self, victim: Victim) -> bool:
+        answer, pod = self.answers.get(victim.uid), self.view.pods.get(victim.uid)
+        accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
+        return not accepted and pod is not None and not terminating(pod)
 
     def say(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
         """Renew the texts of a status; a change of reason is worth a write at once, new figures alone are not."""

@@ -1,0 +1,18 @@
+"""`wholenode`: the command line. Each group of commands has a module of its own."""
+
+import click
+
+from cli.crds import crds
+from cli.lab import lab
+from cli.manifests import manifests
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="wholenode")
+def main() -> None:
+    """Whole GPU nodes on demand, by agreement."""
+
+
+main.add_command(lab)
+main.add_command(crds)
+main.add_command(manifests)

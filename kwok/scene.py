@@ -1,0 +1,86 @@
+"""The demonstration's scene: a busy shared fleet, teams that agreed, and jobs that need whole nodes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from kwok.nodes import make_nodes
+from kwok.workloads import Manifest, make_pod
+
+API = "wholenode.io/v1alpha1"
+BENEFICIARY = "team-big"
+TEAMS = ("team-a", "team-b", "team-c", "team-d")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """N nodes x C cards; the first `small_nodes` are for small pods, the others for whole-node jobs."""
+
+    nodes: int = 50
+    cards: int = 8
+    small_nodes: int = 10
+    busy_cards: int = 280
+    grace_seconds: int = 5
+    seed: int = 7
+
+    def fleet(self) -> list[Manifest]:
+        """The Node objects."""
+        small = make_nodes(self.small_nodes, self.cards, "small", {"pool": "small"})
+        return small + make_nodes(self.nodes - self.small_nodes, self.cards, "big", {"pool": "big"})
+
+    def namespaces(self) -> list[Manifest]:
+        """A namespace for each team."""
+        names = (BENEFICIARY, *TEAMS)
+        return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names]
+
+    def pools(self) -> list[Manifest]:
+        """One pool of each kind; idle whole nodes may be used by teams that agreed to give them back."""
+        return [
+            self._pool("small", {"accepts": "Small"}),
+            self._pool("big", {"accepts": "WholeNode", "overflow": "Reclaimable", "drain": "Agreed"}),
+        ]
+
+    def _pool(self, name: str, more: dict[str, Any]) -> Manifest:
+        spec = {"nodeSelector": {"matchLabels": {"pool": name}}, "cardsPerNode": self.cards, **more}
+        return {"apiVersion": API, "kind": "GPUPool", "metadata": {"name": name}, "spec": spec}
+
+    def agreements(self, teams: tuple[str, ...] = TEAMS) -> list[Manifest]:
+        """Each team's written consent, in its own namespace."""
+        return [
+            {
+                "apiVersion": API,
+                "kind": "DrainAgreement",
+                "metadata": {"name": "whole-nodes", "namespace": team},
+                "spec": {"beneficiaries": [{"namespace": BENEFICIARY}], "victims": {"maxPriority": 0}},
+            }
+            for team in teams
+        ]
+
+    def background(self, start: int = 0, count: int | None = None, seconds: float | None = None) -> list[Manifest]:
+        """Single-card jobs of the teams, in a seeded order; `seconds` is how long each runs (None: on and on)."""
+        source = random.Random(self.seed + start)
+        number = self.busy_cards if count is None else count
+        return [
+            make_pod(
+                f"job-{start + index:05d}",
+                source.choice(TEAMS),
+                cards=1,
+                duration_seconds=seconds,
+                term_delay=f"{self.grace_seconds}s",
+                grace_seconds=self.grace_seconds,
+                labels={"app": "training"},
+            )
+            for index in range(number)
+        ]
+
+    def whole_node_job(self, name: str) -> Manifest:
+        """One pod that needs all cards of one node, and whose owner lets agreements be used at once."""
+        return make_pod(
+            name,
+            BENEFICIARY,
+            cards=self.cards,
+            annotations={"wholenode.io/policy": "WaitThenEvict"},
+            labels={"app": "big"},
+        )

@@ -1,0 +1,36 @@
+"""The plain manifests: up to date with the chart, complete, and in an order that applies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cli import manifests as module
+from cli.manifests import manifests, render
+
+FILE = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "wholenode.yaml"
+
+
+def test_the_checked_in_file_is_what_the_chart_renders() -> None:
+    assert {FILE.name: FILE.read_text(encoding="utf-8")} == render()
+    assert CliRunner().invoke(manifests, ["--check"]).exit_code == 0
+
+
+def test_namespace_and_crds_come_before_what_needs_them() -> None:
+    kinds = [each["kind"] for each in yaml.safe_load_all(FILE.read_text(encoding="utf-8")) if each]
+    assert kinds[:4] == ["Namespace"] + ["CustomResourceDefinition"] * 3
+    assert kinds.count("CustomResourceDefinition") == 3
+    assert kinds.count("Deployment") == 2
+
+
+def test_a_chart_that_does_not_render_is_told_without_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHART", tmp_path)
+    told = CliRunner().invoke(manifests, ["--check"])
+    assert told.exit_code == 1
+    assert told.output.startswith(f"Error: helm cannot render {tmp_path}")
+    assert "Traceback" not in told.output
