@@ -14,7 +14,7 @@ from kwok.helm import helm
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 CHART = DEPLOY / "chart"
-NAMESPACE = "wholenode"
+NAMESPACE = "wholenode-system"
 HEADER = f"""\
 # Everything wholenode needs, for `kubectl apply --server-side`: the chart's default values, rendered by
 # `python -m cli.manifests --write`; do not edit.

@@ -129,7 +129,7 @@ class Product:
 
 
 def _established(crd: dict[str, Any] | None) -> bool:
-    conditions = (crd or {}).get("status", {}).get("conditions", [])
+    conditions = (crd or {}).get("status", {}).get("conditions") or []
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 

@@ -6,12 +6,19 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from kwok.nodes import make_nodes
+from kwok.nodes import GPU, make_nodes
 from kwok.workloads import Manifest, make_pod
 
 API = "wholenode.io/v1alpha1"
 BENEFICIARY = "team-big"
 TEAMS = ("team-a", "team-b", "team-c", "team-d")
+
+_CPU_PER_CARD, _MEMORY_GIB_PER_CARD = 4, 32
+
+
+def _resources(cards: int) -> dict[str, str]:
+    """Cards with the CPU and memory that go with them: kube-scheduler spreads by those, not by cards."""
+    return {GPU: str(cards), "cpu": str(cards * _CPU_PER_CARD), "memory": f"{cards * _MEMORY_GIB_PER_CARD}Gi"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Scene:
             make_pod(
                 f"job-{start + index:05d}",
                 source.choice(TEAMS),
-                cards=1,
+                resources=_resources(1),
                 duration_seconds=seconds,
                 term_delay=f"{self.grace_seconds}s",
                 grace_seconds=self.grace_seconds,
@@ -80,7 +87,7 @@ class Scene:
         return make_pod(
             name,
             BENEFICIARY,
-            cards=self.cards,
+            resources=_resources(self.cards),
             annotations={"wholenode.io/policy": "WaitThenEvict"},
             labels={"app": "big"},
         )

@@ -12,7 +12,7 @@ from kwok.stages import DURATION, STUCK, TERM_DELAY
 
 GANG = "wholenode.io/gang"
 GANG_SIZE = "wholenode.io/gang-size"
-IMAGE = "registry.invalid/workload:1"
+IMAGE = "workload:1"
 
 Manifest = dict[str, Any]
 Shape = Literal["pod", "job", "share", "gang", "gang-job"]

@@ -40,6 +40,7 @@ class Mirror:
             del self.objects[old.metadata.uid]
         else:
             assert old is None or old.metadata.uid == new.metadata.uid
+            assert old is None or int(old.metadata.resource_version) < int(new.metadata.resource_version)
             self.objects[new.metadata.uid] = new.metadata.resource_version
 
 
@@ -210,6 +211,30 @@ def test_our_own_write_shows_before_the_watch_brings_it_and_is_told_once() -> No
             mirror = Mirror(reflector)
             reflector.apply(pod(api.create("a")))
             assert known(reflector) == true(api)
+            await settle()
+            assert mirror.changes == [(None, "uid-1")]
+
+    run(play())
+
+
+def test_an_object_we_made_while_a_list_was_on_its_way_is_not_told_as_deleted() -> None:
+    class Meanwhile(ScriptedApi):
+        reflector: Reflector[Pod] | None = None
+
+        async def get(self, path: str, query: Any = None) -> bytes:
+            answer = await super().get(path, query)
+            if self.reflector is not None:
+                self.reflector.apply(pod(self.create("ours")))
+                self.reflector = None
+            return answer
+
+    async def play() -> None:
+        api = Meanwhile()
+        async with following(api) as reflector:
+            mirror = Mirror(reflector)
+            await settle()
+            api.reflector = reflector
+            api.say_gone()
             await settle()
             assert mirror.changes == [(None, "uid-1")]
 

@@ -79,6 +79,12 @@ def rendered(template: Callable[..., Run]) -> Callable[..., list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
+def kubectl_for() -> Callable[[Path], Kubectl]:
+    """kubectl for another kubeconfig."""
+    return Kubectl
+
+
+@pytest.fixture(scope="session")
 def kubectl(control_plane: ControlPlane) -> Kubectl:
     """kubectl with every right, on an API server that knows our custom resources."""
     run = Kubectl(control_plane.kubeconfig)
@@ -101,7 +107,10 @@ def installed(kubectl: Kubectl, template: Callable[..., Run]) -> Iterator[str]:
         yield NAMESPACE
     finally:
         kubectl.try_("delete", "--wait=false", "-f", "-", given=text)
-        kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        # No new pod comes now; those there may sit on nodes that left with their test, and nobody would end them.
+        kubectl("-n", NAMESPACE, "delete", "pods", "--all", "--force", "--grace-period=0")
+        kubectl("wait", "--for=delete", f"namespace/{NAMESPACE}", "--timeout=60s")
 
 
 @pytest.fixture

@@ -7,7 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
+
+from fleet.objects import Pod
+from fleet.pools import RequestClass, classify
+from fleet.resources import GPUPool
 
 GATE = "wholenode.io/claim"
 Object = dict[str, Any]
@@ -42,7 +47,7 @@ Gates = Callable[[Object], list[str]]
 
 
 @pytest.fixture(scope="module")
-def gates_in(kubectl: Any, installed: str) -> Callable[[str], Gates]:  # noqa: ARG001
+def gates_in(kubectl: Any, installed: str) -> Callable[[str], Gates]:
     """`gates_in(namespace)(pod)`: the gates that a pod has after admission; nothing is stored."""
 
     def in_namespace(namespace: str) -> Gates:
@@ -102,20 +107,29 @@ def gates(gates_in: Callable[[str], Gates], pools: Pools) -> Gates:
     return look
 
 
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        pod(8),
-        pod(4, 4),
-        pod(0, 8),
-        pod(1, initContainers=starting(8)),
-        pod(8, initContainers=starting(2)),
-        pod(4, initContainers=starting(4, restartPolicy="Always")),
-        pod(8, nodeSelector={"rack": "a"}),
-        pod(8, metadata={"annotations": {"a": "b"}, "labels": {"c": "d"}}),
-        pod(8, nodeName=""),
-    ],
+WHOLE_NODE_PODS = (
+    pod(8),
+    pod(4, 4),
+    pod(0, 8),
+    pod(1, initContainers=starting(8)),
+    pod(8, initContainers=starting(2)),
+    pod(4, initContainers=starting(4, restartPolicy="Always")),
+    pod(8, nodeSelector={"rack": "a"}),
+    pod(8, metadata={"annotations": {"a": "b"}, "labels": {"c": "d"}}),
+    pod(8, nodeName=""),
 )
+
+
+@pytest.mark.parametrize("manifest", WHOLE_NODE_PODS)
+def test_the_controller_knows_what_is_gated_as_whole_node(manifest: Object) -> None:
+    meta = {"name": "big", "uid": "u"}
+    spec = {"nodeSelector": {"matchLabels": {"a": "b"}}, "accepts": "WholeNode", "cardsPerNode": 8}
+    known = msgspec.convert({"metadata": meta, "spec": spec}, GPUPool)
+    seen = msgspec.convert({**manifest, "metadata": {**manifest["metadata"], "name": "p"}}, Pod)
+    assert classify(seen, [known]).request_class is RequestClass.WHOLE_NODE
+
+
+@pytest.mark.parametrize("manifest", WHOLE_NODE_PODS)
 def test_whole_node_pods_are_gated(gates: Gates, manifest: Object) -> None:
     assert gates(manifest) == [GATE]
 

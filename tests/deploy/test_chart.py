@@ -134,8 +134,8 @@ def test_tls_moves_probes_to_a_port_that_asks_for_no_certificate(rendered: Objec
     assert {"name": "tls", "secret": {"secretName": "extender-tls"}} in pod["volumes"]
     monitor = one(objects, "ServiceMonitor", "extender")["spec"]
     assert monitor["endpoints"][0]["port"] == "health"
-    assert "health" in {port["name"] for port in one(objects, "Service", "extender")["spec"]["ports"]}
-    assert [port["port"] for port in one(objects, "Service", "extender")["spec"]["ports"]][0] == 9443
+    service = one(objects, "Service", "extender")["spec"]
+    assert {port["name"]: port["port"] for port in service["ports"]} == {"https": 9443, "health": 8081}
 
 
 def test_service_monitors_select_ports_that_their_services_have(rendered: Objects) -> None:
@@ -225,3 +225,11 @@ def test_every_template_says_what_is_in_it() -> None:
     for path in (CHART / "templates").iterdir():
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert first.startswith("{{- /*") or path.name == "NOTES.txt"
+
+
+def test_the_controllers_environment_is_what_the_controller_reads(rendered: Objects) -> None:
+    from controller.settings import Settings
+
+    [container] = one(rendered(), "Deployment", "controller")["spec"]["template"]["spec"]["containers"]
+    known = {f"WHOLENODE_{name.upper()}" for name in Settings.model_fields}
+    assert {each["name"] for each in container["env"]} <= known

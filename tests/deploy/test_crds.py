@@ -158,11 +158,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return values(inner)
         case inspect.UnionType(types=types):
             return st.one_of(*(values(each) for each in types))
-        case inspect.NoneType():
-            return st.none()
         case inspect.StructType(cls=cls) if cls.__name__ == "Requirement":
-            some = {"key": st.just("app"), "operator": st.just("In"), "values": st.just(("a", "b"))}
-            return st.fixed_dictionaries(some).map(lambda fields: cls(**fields))
+            return st.just(cls(key="app", operator="In", values=("a", "b")))
         case inspect.StructType(cls=cls, fields=fields):
             needed = {field.name: values(field.type) for field in fields if field.required}
             rest = {field.name: values(field.type) for field in fields if not field.required}
@@ -171,18 +168,31 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(values(item), min_size=low or 0, max_size=3).map(tuple)
         case inspect.DictType(key_type=key, value_type=value, min_length=low):
             return st.dictionaries(values(key), values(value), min_size=low or 0, max_size=3)
+        case inspect.StrType():
+            return texts(kind)
+        case _:
+            return scalars(kind)
+
+
+def texts(kind: inspect.StrType) -> st.SearchStrategy[str]:
+    if kind.pattern is not None:
+        longest = kind.max_length or 64
+        return st.from_regex(kind.pattern, fullmatch=True).filter(lambda text: len(text) <= longest)
+    return st.text(st.characters(codec="utf-8"), min_size=kind.min_length or 0, max_size=20)
+
+
+def scalars(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    match kind:
         case inspect.EnumType(cls=cls):
             return st.sampled_from(list(cls))
-        case inspect.StrType(pattern=str(pattern)):
-            return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) <= (kind.max_length or 64))
-        case inspect.StrType(min_length=low):
-            return st.text(st.characters(codec="utf-8"), min_size=low or 0, max_size=20)
         case inspect.IntType(ge=low, le=high):
             return st.integers(-(2**31) if low is None else low, 2**31 if high is None else high)
         case inspect.FloatType():
             return st.floats(allow_nan=False, allow_infinity=False)
         case inspect.DateTimeType():
             return st.datetimes(timezones=st.just(UTC))
+        case inspect.NoneType():
+            return st.none()
     raise AssertionError(kind)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,6 +14,7 @@ from click.testing import CliRunner
 
 from cli import manifests as module
 from cli.manifests import manifests, render
+from kwok.controlplane import ControlPlane
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "wholenode.yaml"
 
@@ -34,3 +39,23 @@ def test_a_chart_that_does_not_render_is_told_without_traceback(
     assert told.exit_code == 1
     assert told.output.startswith(f"Error: helm cannot render {tmp_path}")
     assert "Traceback" not in told.output
+
+
+def test_one_apply_on_an_empty_cluster_is_enough(kubectl_for: Callable[[Path], Any]) -> None:
+    with ControlPlane(components=("etcd", "kube-apiserver")) as empty:
+        kubectl = kubectl_for(empty.kubeconfig)
+        kubectl("apply", "--server-side", "--validate=strict", "-f", str(FILE))
+        kubectl("wait", "--for=condition=Established", "crd/gpupools.wholenode.io", "--timeout=30s")
+        spec = {"nodeSelector": {"matchLabels": {"a": "b"}}, "accepts": "WholeNode", "cardsPerNode": 8}
+        pool = {"apiVersion": "wholenode.io/v1alpha1", "kind": "GPUPool", "metadata": {"name": "big"}, "spec": spec}
+        kubectl("create", "-f", "-", given=pool)
+        container = {"name": "c", "image": "work", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+        metadata = {"name": "p", "namespace": "default"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+        deadline = time.monotonic() + 60
+        gates: list[dict[str, str]] = []
+        while not gates:
+            assert time.monotonic() < deadline
+            told = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", given=pod)
+            gates = json.loads(told)["spec"].get("schedulingGates", [])
+        assert gates == [{"name": "wholenode.io/claim"}]

@@ -32,7 +32,7 @@ def test_a_named_program_wins_and_must_be_executable(tmp_path: Path, monkeypatch
     mine = tmp_path / "helm"
     mine.write_text("#!/bin/true\n", encoding="utf-8")
     monkeypatch.setenv("WHOLENODE_HELM", str(mine))
-    with pytest.raises(LabError, match="WHOLENODE_HELM names .* not an executable file"):
+    with pytest.raises(LabError, match=r"WHOLENODE_HELM names .* not an executable file"):
         tools.helm()
     mine.chmod(0o755)
     assert tools.helm() == mine

@@ -132,6 +132,18 @@ async def test_scheduler_with_another_configuration(
     await admin.wait_for(f"{path}/default-scheduler", lambda p: p is not None and p["status"]["phase"] == "Running")
 
 
+async def test_a_restarted_kwok_serves_its_nodes_at_once(
+    control_plane: ControlPlane, admin: Admin, fleet: Fleet, namespace: str
+) -> None:
+    await fleet.add(1)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    for name in ("before", "after"):
+        await admin.create(make_pod(name, namespace, node_selector=fleet.selector))
+        await admin.wait_for(f"{path}/{name}", lambda pod: pod is not None and pod["status"]["phase"] == "Running")
+        control_plane.stop_component("kwok")
+        control_plane.start_component("kwok")
+
+
 async def test_the_api_server_comes_back_with_its_data(control_plane: ControlPlane, admin: Admin) -> None:
     await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "stays"}})
     control_plane.restart_apiserver()

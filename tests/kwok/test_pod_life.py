@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kwok.admin import Admin, create_all
-from kwok.stages import FINISH_AT, STUCK
+from kwok.nodes import is_ready
+from kwok.stages import FINISH_AT, NODE_DOWN, STUCK
 from kwok.testing import Fleet
 from kwok.workloads import make_job, make_pod
 
@@ -104,6 +105,21 @@ async def test_a_cordoned_node_is_tainted_and_freed_again(admin: Admin, fleet: F
     await admin.wait_for(path, lambda n: "node.kubernetes.io/unschedulable" in taints(n))
     await admin.patch(path, {"spec": {"unschedulable": None}})
     await admin.wait_for(path, lambda n: not taints(n))
+
+
+async def test_a_node_can_be_taken_down(admin: Admin, fleet: Fleet) -> None:
+    [node] = await fleet.add(1)
+    path = f"/api/v1/nodes/{node}"
+    await admin.patch(path, {"metadata": {"annotations": {NODE_DOWN: "yes"}}})
+    down = {"type": "Ready", "status": "False", "reason": "Test", "message": "down"}
+    await admin.patch(f"{path}/status", {"status": {"conditions": [down]}}, "strategic")
+
+    def tainted(found: Any) -> bool:
+        return any(t["key"] == "node.kubernetes.io/not-ready" for t in found["spec"].get("taints", ()))
+
+    await admin.wait_for(path, tainted)
+    await admin.patch(path, {"metadata": {"annotations": {NODE_DOWN: None}}})
+    await admin.wait_for(path, lambda found: found is not None and is_ready(found))
 
 
 @pytest.mark.parametrize("outcome", ["failed"])
