@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster.client import Api
-from cluster.errors import Conflict, HeldByAnother, NotFound, NotHeld
+from cluster.errors import Conflict, HeldByAnother, Invalid, NotFound, NotHeld
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Taint
 
@@ -104,8 +104,12 @@ async def _change(api: Api, node: Node, decide: Callable[[Node], Patch]) -> Node
         version = {"op": "replace", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}
         try:
             return _DECODER.decode(await api.patch(path, [version, *patch], "json"))
-        except Conflict:
-            node = _DECODER.decode(await api.get(path))
-        if uid and node.metadata.uid != uid:
-            raise NotFound(f"node {node.metadata.name} was deleted and made anew")
+        except (Conflict, Invalid) as error:
+            found = _DECODER.decode(await api.get(path))
+            if uid and found.metadata.uid != uid:
+                raise NotFound(f"node {found.metadata.name} was deleted and made anew") from error
+            # An index of the patch that is not there any more is refused as Invalid before versions are compared.
+            if isinstance(error, Invalid) and found.metadata.resource_version == node.metadata.resource_version:
+                raise
+            node = found
     raise Conflict(f"node {node.metadata.name} changes too often to be written: {_ATTEMPTS} tries")

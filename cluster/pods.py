@@ -77,8 +77,12 @@ async def steer(api: Api, pod: Pod, claim_uid: str) -> Pod:
         version = {"op": "replace", "path": "/metadata/resourceVersion", "value": pod.metadata.resource_version}
         try:
             return _DECODER.decode(await api.patch(_path(pod), [version, *patch], "json"))
-        except Conflict:
-            pod = await _read_same(api, pod)
+        except (Conflict, Invalid) as error:
+            found = await _read_same(api, pod)
+            # An index of the patch that is not there any more is refused as Invalid before versions are compared.
+            if isinstance(error, Invalid) and found.metadata.resource_version == pod.metadata.resource_version:
+                raise
+            pod = found
     raise Conflict(f"pod {pod.key} changes too often to be written: {_ATTEMPTS} tries")
 
 
@@ -87,8 +91,8 @@ async def poke(api: Api, pod: Pod, value: str) -> Pod:
     patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {POKE: value}}}
     try:
         return _DECODER.decode(await api.patch(_path(pod), patch, "merge"))
-    except Conflict:
-        await _read_same(api, pod)
+    except (Conflict, Invalid):
+        await _read_same(api, pod)  # another UID is refused as a change of an immutable field
         raise
 
 

@@ -1,4 +1,4 @@
-"""The FastAPI application: filter, prioritize, health and metrics. It answers from memory and writes nothing."""
+"""The FastAPI application: filter, prioritize, preempt, health and metrics. It answers from memory and writes nothing."""
 
 import contextlib
 import time
@@ -10,7 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from extender.metrics import Metrics
-from extender.protocol import error_answer, filter_answer, priorities, read_args
+from extender.protocol import (
+    error_answer,
+    filter_answer,
+    preemption_answer,
+    priorities,
+    read_args,
+    read_preemption,
+)
 from extender.state import State
 from fleet.placement import judge, not_ready, scores
 
@@ -54,6 +61,23 @@ def create_app(state: State, metrics: Metrics, max_body_bytes: int, lifespan: Li
         answer = priorities(scores(args.pod, args.names(), state.board(), state.cards_used))
         metrics.prioritize_seconds.observe(time.perf_counter() - started)
         return Response(answer, media_type=_JSON)
+
+    @app.post("/preempt")
+    @app.post("/v1/preempt")
+    async def veto_preemption(request: Request) -> Response:
+        """Nobody is stopped on a node that the filter would then refuse."""
+        body = await _body(request, max_body_bytes)
+        try:
+            args = read_preemption(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            metrics.bad("preempt")
+            raise HTTPException(400, f"wholenode: not an ExtenderPreemptionArgs: {error}") from error
+        names = tuple(args.candidates())
+        if state.not_ready() is None:
+            placement = judge(args.pod, names, state.board())
+        else:
+            placement = not_ready(args.pod, names, state.known_pools())
+        return Response(preemption_answer(args, placement.passed), media_type=_JSON)
 
     _add_probes(app, state, metrics)
     return app

@@ -62,7 +62,44 @@ class HostPriority(_Message, frozen=True):
     score: int
 
 
+class _MetaPod(_Message, frozen=True):
+    uid: str = msgspec.field(name="UID", default="")
+
+
+class MetaVictims(_Message, frozen=True):
+    """Who would be stopped on one node, by UID only."""
+
+    pods: tuple[_MetaPod, ...] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _Victims(_Message, frozen=True):
+    pods: tuple[Pod, ...] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+    def short(self) -> MetaVictims:
+        return MetaVictims(tuple(_MetaPod(pod.metadata.uid) for pod in self.pods or ()), self.num_pdb_violations)
+
+
+class PreemptionArgs(_Message, frozen=True):
+    """What preempt is asked: candidate nodes and who would be stopped there, in the short or the long form."""
+
+    pod: Pod
+    node_name_to_victims: dict[str, _Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+    def candidates(self) -> dict[str, MetaVictims]:
+        if self.node_name_to_meta_victims is not None:
+            return self.node_name_to_meta_victims
+        return {name: victims.short() for name, victims in (self.node_name_to_victims or {}).items()}
+
+
+class _PreemptionResult(_Message, frozen=True):
+    node_name_to_meta_victims: dict[str, MetaVictims]
+
+
 _ARGS = msgspec.json.Decoder(ExtenderArgs)
+_PREEMPTION = msgspec.json.Decoder(PreemptionArgs)
 _RAW = msgspec.json.Decoder(_RawArgs)
 _ENCODER = msgspec.json.Encoder()
 
@@ -70,6 +107,17 @@ _ENCODER = msgspec.json.Encoder()
 def read_args(body: bytes) -> ExtenderArgs:
     """Raises msgspec.DecodeError (ValidationError among it) with a text that says where."""
     return _ARGS.decode(body)
+
+
+def read_preemption(body: bytes) -> PreemptionArgs:
+    """Raises msgspec.DecodeError."""
+    return _PREEMPTION.decode(body)
+
+
+def preemption_answer(args: PreemptionArgs, allowed: list[str]) -> bytes:
+    """The candidates that are left, with the victims as they were given; always in the short form."""
+    candidates = args.candidates()
+    return _ENCODER.encode(_PreemptionResult({name: candidates[name] for name in allowed}))
 
 
 def filter_answer(args: ExtenderArgs, body: bytes, placement: Placement) -> bytes:

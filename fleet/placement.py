@@ -33,6 +33,10 @@ class Refused(StrEnum):
     IMPOSSIBLE = "wholenode: no node of any pool has so many cards"
 
 
+_FOR_NOW = frozenset({Refused.NOT_READY, Refused.NODE_UNKNOWN, Refused.HELD, Refused.WAITING})
+"""Refusals that end by themselves; of the pod's nominated node they must not make it choose new victims."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Seat:
     """One node, as far as placement goes: `small` is why small pods may not have it, `lent` that it needs consent."""
@@ -110,17 +114,21 @@ def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
             placement = _whole(pod, names, board)
         case _:
             placement = _small(pod, names, board)
-    nominated = pod.status.nominated_node_name
-    if nominated and nominated in placement.refused:
-        placement.for_now[nominated] = placement.refused.pop(nominated)
-    return placement
+    return _spare_nominated(pod, placement)
 
 
 def not_ready(pod: Pod, names: Sequence[str], pools: Iterable[GPUPool]) -> Placement:
     """The answer while caches are being filled: GPU pods wait, others are none of our business."""
     if classify(pod, pools) == NO_REQUEST:
         return Placement(passed=list(names))
-    return Placement(refused=dict.fromkeys(names, Refused.NOT_READY))
+    return _spare_nominated(pod, Placement(refused=dict.fromkeys(names, Refused.NOT_READY)))
+
+
+def _spare_nominated(pod: Pod, placement: Placement) -> Placement:
+    nominated = pod.status.nominated_node_name
+    if nominated and placement.refused.get(nominated) in _FOR_NOW:
+        placement.for_now[nominated] = placement.refused.pop(nominated)
+    return placement
 
 
 def _whole(pod: Pod, names: Sequence[str], board: Board) -> Placement:

@@ -217,6 +217,21 @@ def test_our_own_write_shows_before_the_watch_brings_it_and_is_told_once() -> No
     run(play())
 
 
+def test_c14_a_watch_event_older_than_our_own_write_does_not_turn_it_back() -> None:
+    async def play() -> None:
+        api = ScriptedApi()
+        async with following(api) as reflector:
+            mirror = Mirror(reflector)
+            await settle()
+            reflector.apply(pod(api.create("a")))
+            reflector.apply(pod(api.update("a")))
+            await settle()
+            assert known(reflector) == true(api)
+            assert mirror.changes == [(None, "uid-1"), ("uid-1", "uid-1")]
+
+    run(play())
+
+
 def test_an_object_we_made_while_a_list_was_on_its_way_is_not_told_as_deleted() -> None:
     class Meanwhile(ScriptedApi):
         reflector: Reflector[Pod] | None = None

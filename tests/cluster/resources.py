@@ -1,0 +1,23 @@
+"""Our custom resources on a test's control plane."""
+
+from pathlib import Path
+
+import yaml
+
+from kwok.admin import Admin
+
+_CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
+
+
+async def install_resources(admin: Admin) -> None:
+    """Apply the three CRDs of the chart and wait until they are served. Doing it again changes nothing."""
+    for path in sorted(_CRDS.glob("*.yaml")):
+        for manifest in yaml.safe_load_all(path.read_text()):
+            await admin.apply(manifest)
+            name = manifest["metadata"]["name"]
+            await admin.wait_for(
+                f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}",
+                lambda found: found is not None
+                and any(c["type"] == "Established" and c["status"] == "True" for c in found.get("status", {}).get("conditions", ())),
+                30,
+            )

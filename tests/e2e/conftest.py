@@ -1,0 +1,50 @@
+"""A control plane with wholenode on it, for one test at a time: everything runs with the chart's own roles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kwok.admin import Admin
+from kwok.controlplane import ControlPlane
+from kwok.landings import PodWatch, follow
+from kwok.product import Product
+
+
+@pytest.fixture
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane of the test's own: it has the whole fleet to itself, and kube-scheduler asks our extender."""
+    plane = ControlPlane(keep_logs=bool(request.config.getoption("--keep-logs")))
+    plane.start()
+    failures = request.session.testsfailed
+    yield plane
+    failed = request.session.testsfailed > failures
+    plane.stop(failed=failed)
+    if failed:
+        reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(f"\ncontrol plane logs: {plane.logs}")
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[Admin]:
+    """A client with every right."""
+    async with Admin(plane.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def watch(admin: Admin) -> AsyncIterator[PodWatch]:
+    """What happens to pods with cards during the test."""
+    async with follow(admin) as seen:
+        yield seen
+
+
+@pytest.fixture
+async def product(plane: ControlPlane, admin: Admin) -> AsyncIterator[Product]:
+    """wholenode, installed and running; stopped after the test, its objects stay."""
+    product = Product(plane, {"WHOLENODE_LEASE_SECONDS": "4"})
+    await product.install(admin)
+    yield product
+    product.stop()

@@ -1,0 +1,74 @@
+"""The race of the main job: single-card pods pour in while nodes are vacated; nobody lands on a wrong node."""
+
+from __future__ import annotations
+
+from kwok.admin import Admin
+from kwok.landings import PodWatch, Report
+from kwok.product import Product
+from kwok.race import CLAIMS, Race, flood, prepare
+from kwok.scene import BENEFICIARY, Scene
+
+RUNS, JOBS = 5, 5
+ARRIVALS_PER_SECOND = 25
+FLOOD_RUN_SECONDS = 3.0
+
+
+async def race(race: Race, *, naive: bool) -> tuple[Report, float]:
+    """All runs under the flood, as one report, and the rate at which pods really arrived."""
+    landings = []
+    async with flood(race.admin, race.scene, ARRIVALS_PER_SECOND, FLOOD_RUN_SECONDS) as arrivals:
+        for run in range(RUNS):
+            found = await (race.naive_burst(run) if naive else race.burst(run))
+            landings += found.landings
+            await race.clear(run)
+    return Report(tuple(landings)), arrivals.per_second
+
+
+async def test_a_naive_list_then_stop_fails_the_check(admin: Admin, watch: PodWatch) -> None:
+    """The check sees what it is there for: without a taint, a gate and an extender, jobs land on wrong nodes."""
+    scene = Scene()
+    await prepare(admin, watch, scene)
+    found, rate = await race(Race(admin, watch, scene), naive=True)
+    assert rate >= 20
+    assert len(found.wrong) >= 1, "the naive variant passed a check that it must fail"
+
+
+async def test_25_jobs_under_a_flood_land_only_on_nodes_vacated_for_them(
+    admin: Admin, watch: PodWatch, product: Product
+) -> None:
+    """5 runs of 5 jobs, each of which has to vacate a node; victims keep their grace; no trace is left."""
+    scene = Scene()
+    await prepare(admin, watch, scene)
+    for one in (*scene.pools(), *scene.agreements()):
+        await admin.create(one)
+    await product.start()
+    await product.gate_active(admin, scene.cards, BENEFICIARY)
+
+    found, rate = await race(Race(admin, watch, scene), naive=False)
+
+    assert rate >= 20
+    assert found.landed == RUNS * JOBS
+    assert found.wrong == ()
+    assert all(one.victims >= 1 for one in found.landings), "each job had to vacate a node"
+    claims = await admin.list(CLAIMS)
+    assert len(claims) == RUNS * JOBS
+    assert_grace_honoured(watch, claims, scene.grace_seconds)
+    for node in await admin.list("/api/v1/nodes"):
+        assert not [taint for taint in node["spec"].get("taints", []) if "wholenode" in taint["key"]]
+        assert "wholenode.io/claim" not in node["metadata"]["labels"]
+
+
+def assert_grace_honoured(watch: PodWatch, claims: list[dict[str, object]], grace_seconds: float) -> None:
+    """Every victim that ran on until it was stopped had its full grace between eviction and end."""
+    victims = {
+        victim["uid"]
+        for claim in claims
+        for victim in claim["status"].get("victims", [])  # type: ignore[attr-defined]
+    }
+    seen = [watch.pods[uid] for uid in victims if uid in watch.pods]
+    long_running = [one for one in seen if int(one.name.removeprefix("job-")) < 100_000]
+    assert long_running
+    for one in long_running:
+        assert one.deleting_at is not None
+        assert one.gone_at is not None
+        assert one.gone_at - one.deleting_at >= grace_seconds - 0.25, one

@@ -1,0 +1,271 @@
+"""Short builders of cluster objects for tests: every one readable in a line, all times from one start `T0`."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from fleet.names import DEFAULT_RESOURCE, GANG, GANG_SIZE
+from fleet.objects import (
+    Condition,
+    Container,
+    Job,
+    JobSpec,
+    JobStatus,
+    LabelSelector,
+    Metadata,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+    SchedulingGate,
+    Taint,
+    Toleration,
+)
+from fleet.resources import (
+    Accepts,
+    AgreementSpec,
+    Beneficiary,
+    ClaimSpec,
+    ClaimStatus,
+    Drain,
+    DrainAgreement,
+    GangRef,
+    GPUPool,
+    HeldNode,
+    Overflow,
+    Phase,
+    Policy,
+    PoolSelector,
+    PoolSpec,
+    Victims,
+    WholeNodeClaim,
+)
+from fleet.view import View
+
+T0 = datetime(2027, 1, 4, 12, 0, tzinfo=UTC)
+"""A Monday noon: when everything starts."""
+
+
+def at(seconds: float) -> datetime:
+    """`seconds` after T0."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def container(cards: int | str = 0, *, cpu: str = "", restart: str | None = None) -> Container:
+    """One container that asks for cards (and CPU)."""
+    asked: dict[str, str | int] = {}
+    if cards not in {0, ""}:
+        asked[DEFAULT_RESOURCE] = str(cards)
+    if cpu:
+        asked["cpu"] = cpu
+    return Container("c", Resources(requests=asked, limits=asked), restart)
+
+
+def owned(kind: str, name: str, uid: str | None = None) -> OwnerReference:
+    return OwnerReference(kind, name, uid or f"{kind.lower()}-{name}", controller=True)
+
+
+def pod(
+    name: str,
+    cards: int = 1,
+    *,
+    ns: str = "team-v",
+    on: str | None = None,
+    uid: str | None = None,
+    cpu: str = "",
+    started: float | None = None,
+    phase: str | None = None,
+    owner: OwnerReference | None = None,
+    gang: str | None = None,
+    size: int | None = None,
+    notes: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    gates: Iterable[str] = (),
+    priority: int | None = None,
+    going: float | None = None,
+    grace: int = 5,
+    finalizers: tuple[str, ...] = (),
+    tolerations: tuple[Toleration, ...] = (),
+    selector: Mapping[str, str] | None = None,
+    created: float = 0,
+    containers: tuple[Container, ...] | None = None,
+    inits: tuple[Container, ...] | None = None,
+) -> Pod:
+    """A pod; bound if `on` names a node, running since `started` (default: T0 once bound), terminating at `going`."""
+    annotations = dict(notes or {})
+    if gang is not None:
+        annotations[GANG] = gang
+    if size is not None:
+        annotations[GANG_SIZE] = str(size)
+    running = on is not None
+    return Pod(
+        Metadata(
+            name,
+            ns,
+            uid=uid or f"{ns}.{name}",
+            labels=dict(labels or {}),
+            annotations=annotations,
+            owner_references=(owner,) if owner else None,
+            finalizers=finalizers or None,
+            creation_timestamp=at(created),
+            deletion_timestamp=at(going) if going is not None else None,
+        ),
+        PodSpec(
+            containers=containers or (container(cards, cpu=cpu),),
+            init_containers=inits,
+            node_name=on,
+            node_selector=dict(selector) if selector else None,
+            tolerations=tolerations or None,
+            scheduling_gates=tuple(SchedulingGate(one) for one in gates) or None,
+            priority=priority,
+            termination_grace_period_seconds=grace,
+        ),
+        PodStatus(
+            phase=phase or ("Running" if running else "Pending"), start_time=at(started or 0) if running else None
+        ),
+    )
+
+
+def node(
+    name: str,
+    pool: str = "big",
+    *,
+    cards: int | str = 8,
+    cpu: str = "128",
+    memory: str = "512Gi",
+    pods: str = "110",
+    ready: bool = True,
+    cordoned: bool = False,
+    taints: tuple[Taint, ...] = (),
+    labels: Mapping[str, str] | None = None,
+    uid: str | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> Node:
+    """A node of a pool (label `pool`); the pool may be empty for a node of none."""
+    allocatable: dict[str, str | int] = {DEFAULT_RESOURCE: str(cards), "cpu": cpu, "memory": memory, "pods": pods}
+    allocatable.update(extra or {})
+    return Node(
+        Metadata(name, uid=uid or f"node-{name}", labels={**({"pool": pool} if pool else {}), **(labels or {})}),
+        NodeSpec(unschedulable=cordoned or None, taints=taints or None),
+        NodeStatus(allocatable, allocatable, (Condition("Ready", "True" if ready else "False"),)),
+    )
+
+
+def pool(
+    name: str = "big",
+    *,
+    accepts: Accepts = Accepts.WHOLE_NODE,
+    cards: int = 8,
+    drain: Drain = Drain.AGREED,
+    overflow: Overflow = Overflow.RECLAIMABLE,
+    labels: Mapping[str, str] | None = None,
+    resource: str = DEFAULT_RESOURCE,
+) -> GPUPool:
+    """A pool of the nodes labelled `pool: <name>`; by default one of whole nodes that may be vacated."""
+    small = accepts is Accepts.SMALL
+    spec = PoolSpec(
+        PoolSelector(dict(labels if labels is not None else {"pool": name})),
+        accepts,
+        cards,
+        resource,
+        Overflow.NEVER if small else overflow,
+        Drain.DISABLED if small else drain,
+    )
+    return GPUPool(Metadata(name, uid=f"pool-{name}"), spec)
+
+
+def agreement(
+    name: str = "yes",
+    *,
+    ns: str = "team-v",
+    to: Iterable[str] = ("team-b",),
+    max_priority: int = 0,
+    select: LabelSelector | None = None,
+    patience: str = "0s",
+    min_runtime: str = "0s",
+    expires: float | None = None,
+) -> DrainAgreement:
+    """The consent of namespace `ns` that gangs of the namespaces `to` may stop its pods."""
+    spec = AgreementSpec(
+        tuple(Beneficiary(one) for one in to),
+        Victims(max_priority, select),
+        patience,
+        min_runtime,
+        at(expires) if expires is not None else None,
+    )
+    return DrainAgreement(Metadata(name, ns, uid=f"agreement-{ns}-{name}"), spec)
+
+
+def ref(name: str = "train", kind: str = "Gang", uid: str = "") -> GangRef:
+    return GangRef(kind, name, uid)
+
+
+def claim(
+    name: str = "c",
+    *,
+    nodes: int = 1,
+    ns: str = "team-b",
+    gang: GangRef | None = None,
+    policy: Policy = Policy.WAIT_THEN_EVICT,
+    patience: str = "0s",
+    deadline: str | None = None,
+    in_pool: str | None = None,
+    created: float = 0,
+    uid: str | None = None,
+    phase: Phase = Phase.PENDING,
+    held: Iterable[HeldNode] = (),
+    **status: Any,
+) -> WholeNodeClaim:
+    """A claim for the gang `train` (or `gang`) in namespace team-b."""
+    return WholeNodeClaim(
+        Metadata(name, ns, uid=uid or f"uid-{ns}-{name}", creation_timestamp=at(created)),
+        ClaimSpec(nodes, gang or ref(), in_pool, policy, patience, deadline),
+        ClaimStatus(phase=phase, nodes=tuple(held), **status),
+    )
+
+
+def members(count: int = 1, *, gang: str = "train", ns: str = "team-b", **more: Any) -> list[Pod]:
+    """The whole-node pods of a named gang, none bound: train-0, train-1, …"""
+    return [pod(f"{gang}-{index}", 8, ns=ns, gang=gang, size=count, **more) for index in range(count)]
+
+
+def job(
+    name: str,
+    *,
+    ns: str = "team-b",
+    parallelism: int | None = None,
+    completions: int | None = None,
+    indexed: bool = True,
+    suspend: bool = False,
+    ended: str | None = None,
+    uid: str | None = None,
+) -> Job:
+    return Job(
+        Metadata(name, ns, uid=uid or f"job-{name}"),
+        JobSpec(parallelism, completions, "Indexed" if indexed else "NonIndexed", suspend),
+        JobStatus((Condition(ended, "True"),) if ended else None),
+    )
+
+
+def view(
+    *objects: Node | Pod | Job | GPUPool | DrainAgreement | WholeNodeClaim | Iterable[Any],
+) -> View:
+    """A view of all the objects given, lists of them included; with the pool `big` if no pool is given."""
+    flat: list[Any] = []
+    for one in objects:
+        flat.extend([one] if isinstance(one, msgspec.Struct) else one)
+    pools = tuple(one for one in flat if isinstance(one, GPUPool))
+    return View(
+        nodes={one.metadata.name: one for one in flat if isinstance(one, Node)},
+        pods={one.metadata.uid: one for one in flat if isinstance(one, Pod)},
+        jobs={one.metadata.uid: one for one in flat if isinstance(one, Job)},
+        pools=pools or (pool(),),
+        agreements=tuple(one for one in flat if isinstance(one, DrainAgreement)),
+        claims={one.metadata.uid: one for one in flat if isinstance(one, WholeNodeClaim)},
+    )
