@@ -1,4 +1,4 @@
-"""The FastAPI application: filter, prioritize, preempt, health and metrics. It answers from memory and writes nothing."""
+"""The FastAPI application: filter, prioritize, preempt, health, metrics. It answers from memory and writes nothing."""
 
 import contextlib
 import time

@@ -12,6 +12,7 @@ from fleet.gangs import Gang, gang_key, gang_ref
 from fleet.ledger import lost_gpu_seconds
 from fleet.names import EXPECTED_RUN, MIRROR_POD
 from fleet.objects import Node, Pod
+from fleet.pools import classify
 from fleet.reasons import Reason
 from fleet.resources import Accepts, Drain, GPUPool, Victim, WholeNodeClaim
 from fleet.times import parse_duration
@@ -106,6 +107,8 @@ def _occupied(
         return Candidate(node, refused=short)
     if not on_node:
         return Candidate(node)
+    if any(pod.spec.node_name == name for pod in members):
+        return Candidate(node, refused=Obstacle.OWN_GANG)
     running = tuple(pod for pod in on_node if not terminating(pod))
     free_at = _natural_end(on_node)
     verdicts = {pod.metadata.uid: consent(view, claim, pod, now) for pod in running}
@@ -174,7 +177,6 @@ def _victims(view: View, pods: tuple[Pod, ...], verdicts: Mapping[str, Verdict],
 
 def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_counted: bool) -> Victim:
     """The record of a pod that is, or would be, stopped at `now`."""
-    request = view.requests.get(pod.metadata.uid)
     lost = 0.0
     if not already_counted:
         gang = view.gangs.get(gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs)))
@@ -185,7 +187,7 @@ def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_co
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name or "",
-        cards=request.cards if request else 0,
+        cards=_cards(view, pod),
         priority=pod.spec.priority or 0,
         agreement=agreement,
         lost_gpu_seconds=round(lost, 3),
@@ -193,8 +195,8 @@ def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_co
 
 
 def _cards(view: View, pod: Pod) -> int:
-    request = view.requests.get(pod.metadata.uid)
-    return request.cards if request else 0
+    # A pod that a look has found may not have reached the caches yet.
+    return (view.requests.get(pod.metadata.uid) or classify(pod, view.pools)).cards
 
 
 def _natural_end(pods: tuple[Pod, ...]) -> datetime | None:

@@ -11,6 +11,7 @@ from fleet.cards import terminating
 from fleet.gangs import gang_key, gang_ref
 from fleet.marks import tainted_for
 from fleet.objects import Pod
+from fleet.planning import may_stop, unready
 from fleet.reasons import Reason
 from fleet.resources import ClaimStatus, Phase, Victim, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
@@ -19,12 +20,12 @@ from fleet.upkeep import Context, member
 
 def drain(context: Context, claim: WholeNodeClaim) -> None:
     """One step of Cordoning, Draining or ProvingEmpty."""
-    if claim.status.phase is Phase.CORDONING:
-        _hold(context, claim)
-        return
     late = _timed_out(context, claim)
     if late is not None:
         context.write(claim, late)
+        return
+    if claim.status.phase is Phase.CORDONING:
+        _hold(context, claim)
         return
     looks = _looks(context, claim)
     if looks is None:
@@ -87,12 +88,22 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
     Consent is asked for again now, for planned victims and for pods that slipped in alike. Whoever is to be
     stopped is written into the status first; None means that such a write was asked for instead of evictions.
     """
-    strangers = [pod for look in looks.values() for pod in context.card_holders(look) if not member(claim, pod)]
+    # A member that is going holds its cards until it is gone, like anybody else.
+    strangers = [
+        pod
+        for look in looks.values()
+        for pod in context.card_holders(look)
+        if terminating(pod) or not member(claim, pod)
+    ]
     recorded = {victim.uid: victim for victim in claim.status.victims if victim.evicted_at is not None}
     running = [pod for pod in strangers if not terminating(pod)]
     new: list[Victim] = []
     counted = {_gang_key(context, pod) for pod in strangers if pod.metadata.uid in recorded}
+    allowed, _, not_allowed, _ = may_stop(claim, context.now)
     for pod in running:
+        if not allowed:
+            _protected(context, claim, pod, not_allowed)
+            return None
         verdict = consent(context.view, claim, pod, context.now)
         if verdict.consent is not Consent.GIVEN or unevictable(pod):
             _protected(context, claim, pod, str(verdict.consent))
@@ -165,10 +176,7 @@ def _draining(context: Context, claim: WholeNodeClaim, progress: Progress) -> No
         text = f"{ending} of {len(progress.left)} card holder(s) left are terminating"
         if finalizers:
             text += f"; finalizers: {', '.join(finalizers)}"
-    status = enter(claim, Phase.DRAINING, reason, text, context.now)
-    old = claim.status
-    if (status.phase, status.reason, status.message) != (old.phase, old.reason, old.message):
-        context.say(claim, status)
+    context.say_if_new(claim, enter(claim, Phase.DRAINING, reason, text, context.now))
 
 
 def _prove(context: Context, claim: WholeNodeClaim) -> None:
@@ -185,6 +193,10 @@ def _prove(context: Context, claim: WholeNodeClaim) -> None:
         context.write(claim, enter(claim, Phase.PROVING_EMPTY, Reason.PROVING, text, context.now))
         return
     if len(proofs) < len(claim.status.nodes):
+        return
+    missing = unready(claim, context.view.gang_of(claim))
+    if missing is not None:
+        context.say_if_new(claim, enter(claim, Phase.PROVING_EMPTY, *missing, context.now))
         return
     nodes = tuple(msgspec.structs.replace(held, proved_empty_at=proofs[held.name]) for held in claim.status.nodes)
     text = f"{len(nodes)} node(s) proved empty"

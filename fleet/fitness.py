@@ -31,6 +31,7 @@ class Obstacle(StrEnum):
     NO_PODS = "PodLimitReached"
     NO_RESOURCE = "NotEnoughOfAResource"
     AVOIDED = "GivenBackLately"
+    OWN_GANG = "OwnGangRunsThere"
 
 
 _ROOM = {"cpu": Obstacle.NO_CPU, "memory": Obstacle.NO_MEMORY}

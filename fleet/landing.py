@@ -10,6 +10,7 @@ from fleet.gangs import Gang
 from fleet.marks import labelled_for, steered
 from fleet.names import POKE
 from fleet.objects import Pod
+from fleet.planning import unready
 from fleet.reasons import Reason
 from fleet.resources import Phase, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
@@ -46,8 +47,13 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
         context.write(claim, give_back(claim, Reason.LANDING_TIMED_OUT, text, context.now, context.timing))
         return
     context.decision.wake(since + context.timing.landing_timeout)
-    if _watch_for_strangers(context, claim) and gang is not None:
-        _steer(context, claim, gang, since)
+    if not _watch_for_strangers(context, claim) or gang is None:
+        return
+    missing = None if landed else unready(claim, gang)
+    if missing is not None:
+        context.say_if_new(claim, enter(claim, Phase.LANDING, *missing, context.now))
+        return
+    _steer(context, claim, gang, since)
 
 
 def _watch_for_strangers(context: Context, claim: WholeNodeClaim) -> bool:

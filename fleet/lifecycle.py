@@ -7,6 +7,7 @@ write may be the last before a crash.
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import count
 
 from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, Timing
 from fleet.draining import drain
@@ -18,7 +19,7 @@ from fleet.marks import ENDED, HOLDING, strays
 from fleet.naming import claim_name, claim_spec
 from fleet.planning import Choice, choose, wants_claim
 from fleet.reasons import Reason
-from fleet.resources import ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
+from fleet.resources import ClaimSpec, ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
 from fleet.statuses import enter, entered_at
 from fleet.times import format_duration, parse_duration
 from fleet.upkeep import Context, upkeep
@@ -143,23 +144,38 @@ def _say(context: Context, claim: WholeNodeClaim, choice: Choice, *, preview: bo
     phase = Phase.PLANNED if preview and choice.taken else Phase.PENDING
     reason = Reason.PREVIEW if phase is Phase.PLANNED else choice.reason
     said = enter(claim, phase, reason, choice.message, context.now, plan=choice.plan, retry_at=None)
-    if (said.phase, said.reason, said.message) != (claim.status.phase, claim.status.reason, claim.status.message):
-        context.say(claim, said)
+    context.say_if_new(claim, said)
 
 
 def _create_claims(context: Context) -> None:
     """One claim for each gang that needs whole nodes and has no claim that still acts for it."""
     view = context.view
+    taken = {(one.metadata.namespace, one.metadata.name) for one in view.claims.values()}
     for key in sorted(view.gangs):
         gang = view.gangs[key]
-        if not wants_claim(view, gang):
+        if not wants_claim(view, gang) or not _size_is_known(view, gang):
             continue
-        earlier = view.claims_by_gang.get(key, ())
-        acting = [one for one in earlier if one.spec.policy is not Policy.PREVIEW and one.status.phase not in ENDED]
-        if acting or any(one.status.phase is Phase.BOUND for one in earlier) or _failed_for_good(earlier, gang):
+        earlier, spec = view.claims_by_gang.get(key, ()), claim_spec(gang)
+        if (
+            any(_acts(one, spec) for one in earlier)
+            or any(one.status.phase is Phase.BOUND for one in earlier)
+            or _failed_for_good(earlier, gang)
+        ):
             continue
-        name = claim_name(gang, len(earlier))
-        context.decision.actions.append(CreateClaim(gang.namespace, name, claim_spec(gang)))
+        numbers = count(len(earlier))
+        name = next(one for number in numbers if (gang.namespace, one := claim_name(gang, number)) not in taken)
+        context.decision.actions.append(CreateClaim(gang.namespace, name, spec))
+
+
+def _acts(claim: WholeNodeClaim, wanted: ClaimSpec) -> bool:
+    """Whether the claim already does what `wanted` would: a preview is enough only for who wants no more."""
+    enough = claim.spec.policy is not Policy.PREVIEW or wanted.policy is Policy.PREVIEW
+    return enough and claim.status.phase not in ENDED
+
+
+def _size_is_known(view: View, gang: Gang) -> bool:
+    """A Job says how many pods it has; its pods may reach the cache before it does."""
+    return gang.ref.kind != "Job" or gang.ref.uid in view.jobs
 
 
 def _failed_for_good(earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:

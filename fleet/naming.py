@@ -10,12 +10,12 @@ from fleet.names import DEADLINE, PATIENCE, POLICY
 from fleet.resources import ClaimSpec, Policy
 from fleet.times import parse_duration
 
-_NOT_ALLOWED = re.compile(r"[^a-z0-9.-]+")
+_NOT_ALLOWED = re.compile(r"[^a-z0-9]+")
 
 
 def claim_name(gang: Gang, earlier: int) -> str:
     """The same gang always gets the same name, so a claim made twice is one; `earlier` claims of it are counted."""
-    readable = _NOT_ALLOWED.sub("-", gang.ref.name.lower()).strip("-.")[:200] or "gang"
+    readable = _NOT_ALLOWED.sub("-", gang.ref.name.lower()).strip("-")[:200] or "gang"
     digest = hashlib.sha256(gang.key.encode()).hexdigest()[:8]
     again = f"-{earlier + 1}" if earlier else ""
     return f"{readable}-{digest}{again}"

@@ -42,9 +42,9 @@ def choose(view: View, claim: WholeNodeClaim, reserved: Mapping[str, str], now: 
     patience that is over, and the consent of every pod's owner.
     """
     gang = view.gang_of(claim)
-    unready = _unready(claim, gang)
-    if unready is not None:
-        return Choice((), (), *unready)
+    missing = unready(claim, gang)
+    if missing is not None:
+        return Choice((), (), *missing)
     resource, cards = _wish(view, claim, gang)
     pools = serving_pools(view, claim, resource, cards)
     if not pools:
@@ -59,8 +59,8 @@ def choose(view: View, claim: WholeNodeClaim, reserved: Mapping[str, str], now: 
 
 def _choose(claim: WholeNodeClaim, every: list[Candidate], count: int, now: datetime) -> Choice:
     open_now = [one for one in every if one.refused is None]
-    may_stop, reason, message, patient_until = _may_stop(claim, now)
-    if sum(not one.occupied for one in open_now) >= count or (may_stop and len(open_now) >= count):
+    allowed, reason, message, patient_until = may_stop(claim, now)
+    if sum(not one.occupied for one in open_now) >= count or (allowed and len(open_now) >= count):
         taken = tuple(open_now[:count])
         victims = sum(len(one.victims) for one in taken)
         text = (
@@ -81,7 +81,8 @@ def _choose(claim: WholeNodeClaim, every: list[Candidate], count: int, now: date
     return Choice((), names, reason, message + ends, plan, later)
 
 
-def _unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
+def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
+    """Why the gang could not start whole, even on empty nodes; None if all of it is there and free of other gates."""
     if claim.spec.policy is Policy.PREVIEW and gang is None:
         return None
     present = len(gang.pods) if gang else 0
@@ -109,7 +110,8 @@ def _by_name(pools: Iterable[GPUPool]) -> list[GPUPool]:
     return sorted(whole, key=lambda pool: pool.metadata.name)
 
 
-def _may_stop(claim: WholeNodeClaim, now: datetime) -> tuple[bool, Reason, str, datetime | None]:
+def may_stop(claim: WholeNodeClaim, now: datetime) -> tuple[bool, Reason, str, datetime | None]:
+    """Whether the claim itself lets anybody be stopped now; if not, why, and from when if only time is missing."""
     if claim.spec.policy is Policy.WAIT:
         text = "policy is Wait: nobody is stopped; set wholenode.io/policy: WaitThenEvict to use agreements"
         return False, Reason.POLICY_WAIT, text, None

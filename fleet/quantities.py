@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from fleet.errors import QuantityError
 
-_PATTERN = re.compile(r"^([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?$")
+_PATTERN = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?")
 _SUFFIXES = {
     "": Decimal(1),
     "n": Decimal("1e-9"),
@@ -29,7 +29,7 @@ _SUFFIXES = {
 
 @lru_cache(maxsize=4096)
 def _decimal(text: str) -> Decimal:
-    match = _PATTERN.match(text)
+    match = _PATTERN.fullmatch(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a Kubernetes quantity: write for example 8, 500m or 64Gi")
     number, suffix = match.group(1), match.group(2) or ""

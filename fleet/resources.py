@@ -6,7 +6,7 @@ A field stands here only once the code that honours it exists.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -46,6 +46,11 @@ class Kind(NamedTuple):
     singular: str
     short: str
     namespaced: bool
+
+
+def _written(value: Any) -> Any:
+    """A default that is written out all the same: absent would look like unknown to kubectl and to people."""
+    return msgspec.field(default_factory=lambda: value)
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -121,10 +126,10 @@ class PoolSpec(_Part, frozen=True):
 
 
 class PoolStatus(_Part, frozen=True):
-    nodes: int = 0
-    cards_free: int = 0
-    whole_nodes_free: int = 0
-    largest_gang: Annotated[int, Meta(description="The most nodes one gang could get right now.")] = 0
+    nodes: int = _written(0)
+    cards_free: int = _written(0)
+    whole_nodes_free: int = _written(0)
+    largest_gang: Annotated[int, Meta(description="The most nodes one gang could get right now.")] = _written(0)
     conditions: tuple[ResourceCondition, ...] = ()
 
 
@@ -263,7 +268,7 @@ class ClaimSpec(_Part, frozen=True):
 
     rules: ClassVar = (
         Rule(
-            "self == oldSelf || !has(oldSelf.gang) || self.gang == oldSelf.gang",
+            "!has(oldSelf.gang) || (has(self.gang) && self.gang == oldSelf.gang)",
             "the gang of a claim cannot change",
             ".gang",
         ),
@@ -349,14 +354,14 @@ class PhaseTime(_Part, frozen=True):
 
 
 class ClaimStatus(_Part, frozen=True):
-    phase: Phase = Phase.PENDING
+    phase: Phase = _written(Phase.PENDING)
     reason: Annotated[str, Meta(description="One word: why the claim is where it is.")] = ""
     message: Text = ""
     nodes: tuple[HeldNode, ...] = ()
     node_names: Annotated[str, Meta(description="Names of the nodes, for kubectl's table.")] = ""
     plan: ClaimPlan | None = None
     victims: Annotated[tuple[Victim, ...], Meta(description="Pods stopped for this claim, each once.")] = ()
-    lost_gpu_seconds: float = 0.0
+    lost_gpu_seconds: float = _written(0.0)
     retry_at: Annotated[datetime | None, Meta(description="When a Blocked claim is tried again.")] = None
     avoid: tuple[Avoided, ...] = ()
     phases: Annotated[tuple[PhaseTime, ...], Meta(description="When each phase was entered, oldest first.")] = ()

@@ -1,8 +1,11 @@
 """Label and node selectors, matched as the API server and kube-scheduler match them."""
 
+import re
 from collections.abc import Mapping
 
 from fleet.objects import LabelSelector, Node, PodSpec, Requirement, Taint, Toleration
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
@@ -33,10 +36,9 @@ def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> 
 
 
 def _compares(value: str | None, values: tuple[str, ...], *, greater: bool) -> bool:
-    try:
-        left, right = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
+    if value is None or len(values) != 1 or not _INTEGER.fullmatch(value) or not _INTEGER.fullmatch(values[0]):
         return False
+    left, right = int(value), int(values[0])
     return left > right if greater else left < right
 
 
@@ -74,6 +76,10 @@ def tolerates(tolerations: tuple[Toleration, ...] | None, taint: Taint) -> bool:
             continue
         if toleration.operator == "Exists":
             return True
-        if toleration.key and (toleration.value or "") == (taint.value or ""):
+        if (
+            toleration.key
+            and toleration.operator in {None, "", "Equal"}
+            and (toleration.value or "") == (taint.value or "")
+        ):
             return True
     return False

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from fleet.agreements import problems
-from fleet.fitness import usable_cards, whole
+from fleet.fitness import ready, usable_cards, whole
 from fleet.marks import tainted_for
 from fleet.resources import (
     Accepts,
@@ -25,7 +25,8 @@ def pool_status(view: View, pool: GPUPool, now: datetime) -> PoolStatus:
     cards_free = wholes = 0
     for name in members:
         node = view.nodes[name]
-        if name in conflicts or node.spec.unschedulable or tainted_for(node) is not None:
+        closed = node.spec.unschedulable or not ready(node) or tainted_for(node) is not None
+        if name in conflicts or closed:
             continue
         on_node = view.gpu_pods_on(name)
         used = sum(view.requests[pod.metadata.uid].cards for pod in on_node)

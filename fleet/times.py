@@ -16,7 +16,7 @@ _MAX_SECONDS = 100 * 365 * 86400.0
 
 def parse_duration(text: str) -> timedelta:
     """`1h30m`, `90s`, `500ms` as a timedelta. Raises DurationError."""
-    if not _WHOLE.match(text):
+    if not _WHOLE.fullmatch(text):
         raise DurationError(f"{text!r} is not a duration: write it like 90s, 10m or 1h30m")
     seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(text))
     if seconds > _MAX_SECONDS:

@@ -57,6 +57,12 @@ class Context:
         urgent = (status.phase, status.reason) != (claim.status.phase, claim.status.reason)
         self.decision.actions.append(WriteStatus(claim, status, urgent))
 
+    def say_if_new(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
+        """Renew the texts unless they say the same already."""
+        old = claim.status
+        if (status.phase, status.reason, status.message) != (old.phase, old.reason, old.message):
+            self.say(claim, status)
+
     def node_of(self, held: HeldNode) -> Node | None:
         """The held node, if it still is the one that was chosen: a namesake with another UID is not."""
         node = self.view.nodes.get(held.name)

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.settings import Settings as ControllerSettings
+from extender.settings import Settings as ExtenderSettings
+
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "chart"
 Objects = Callable[..., list[dict[str, Any]]]
 
@@ -227,9 +230,16 @@ def test_every_template_says_what_is_in_it() -> None:
         assert first.startswith("{{- /*") or path.name == "NOTES.txt"
 
 
-def test_the_controllers_environment_is_what_the_controller_reads(rendered: Objects) -> None:
-    from controller.settings import Settings
-
-    [container] = one(rendered(), "Deployment", "controller")["spec"]["template"]["spec"]["containers"]
-    known = {f"WHOLENODE_{name.upper()}" for name in Settings.model_fields}
-    assert {each["name"] for each in container["env"]} <= known
+@pytest.mark.parametrize(
+    ("name", "settings", "known"),
+    [
+        ("controller", (), ControllerSettings.model_fields),
+        ("extender", (), ExtenderSettings.model_fields),
+        ("extender", TLS, ExtenderSettings.model_fields),
+    ],
+)
+def test_the_environment_is_what_the_program_reads(
+    rendered: Objects, name: str, settings: tuple[str, ...], known: dict[str, Any]
+) -> None:
+    [container] = one(rendered(*settings), "Deployment", name)["spec"]["template"]["spec"]["containers"]
+    assert {each["name"] for each in container["env"]} <= {f"WHOLENODE_{field.upper()}" for field in known}

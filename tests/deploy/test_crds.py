@@ -239,11 +239,13 @@ def test_python_and_schema_refuse_the_same(kind: type[Any], part: str, data: st.
     assert checker(kind, part).is_valid(value) == accepted
 
 
-def test_rules_and_descriptions_reach_the_schema() -> None:
+def test_rules_bounds_and_descriptions_reach_the_schema() -> None:
     claim = schema_of(WholeNodeClaim)["properties"]["spec"]
     assert [rule["rule"] for rule in claim["x-kubernetes-validations"]] == [rule.rule for rule in ClaimSpec.rules]
     assert claim["properties"]["nodes"]["description"] == "Whole nodes wanted, all or none."
     agreement = object_schema(AgreementSpec, defaults=True)
+    assert agreement["properties"]["beneficiaries"]["maxItems"] == 64
+    assert agreement["properties"]["patience"]["maxLength"] == 32
     assert agreement["properties"]["expires"]["format"] == "date-time"
     assert "default" not in agreement["properties"]["expires"]
     assert schema_of(GPUPool)["description"] == "A set of nodes that serves one request class."

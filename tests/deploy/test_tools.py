@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ def test_two_at_the_same_time_leave_one_complete_copy(own_cache: Path) -> None:
     assert first.parent == second.parent
     assert first.is_relative_to(own_cache)
     assert sorted(path.name for path in first.parent.iterdir()) == ["helm", "kubectl"]
+    assert all(os.access(path, os.X_OK) for path in first.parent.iterdir())
     assert [path.name for path in first.parent.parent.iterdir()] == [first.parent.name]
 
 

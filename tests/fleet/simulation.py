@@ -5,6 +5,7 @@ whose status was written in that pass. `kill_after` lets it die right after that
 then starts again without looks and answers. Nothing sleeps.
 """
 
+import dataclasses
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from fleet.view import View
 from tests.fleet.builders import T0, at, pool
 
 _PASS = timedelta(milliseconds=10)
+_RETRY = timedelta(seconds=1)
 _STRANGER_SEEN_WITHIN = timedelta(seconds=1.2)
 _MOST_PASSES_AT_ONCE = 60
 
@@ -69,6 +71,8 @@ class Simulation:
 
     timing: Timing = field(default_factory=Timing)
     kill_after: int | None = None
+    kill_always: bool = False
+    """Whether the controller is killed after each of its writes."""
     now: datetime = T0
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -78,6 +82,8 @@ class Simulation:
     claims: dict[str, WholeNodeClaim] = field(default_factory=dict)
     refusals: dict[str, Answer] = field(default_factory=dict)
     """What the API server answers to evictions of these pods (by UID) instead of accepting them."""
+    after: Callable[[Action], object] | None = None
+    """Called after each action of the controller that was carried out: the place for what comes between two of them."""
     recreate: bool = False
     """Whether an evicted pod with a controller comes back at once, unbound, under another UID."""
     writes: int = 0
@@ -165,6 +171,15 @@ class Simulation:
             self.now = max(self.now + _PASS, min([following, *self._ends()]))
         return self
 
+    def go_on(self, seconds: float, until: Callable[[], object] | None = None) -> "Simulation":
+        """Let the cluster run for `seconds` more, or until something holds."""
+        return self.run(self.seconds + seconds, until)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since T0."""
+        return (self.now - T0).total_seconds()
+
     def view(self) -> View:
         return View(
             dict(self.nodes),
@@ -204,12 +219,15 @@ class Simulation:
         )
         self.add(
             replace(
-                pod, metadata=metadata, spec=replace(pod.spec, node_name=None), status=replace(pod.status, phase="Pending")
+                pod,
+                metadata=metadata,
+                spec=replace(pod.spec, node_name=None),
+                status=replace(pod.status, phase="Pending"),
             )
         )
 
     def _schedule(self) -> None:
-        """A toy kube-scheduler with our extender: taints, selectors, cards, then the extender's word; first name wins."""
+        """A toy kube-scheduler: taints, selectors, cards, then the extender's word; first name wins"""
         pending = [pod for pod in self.pods.values() if waiting(pod) and not pod.spec.scheduling_gates]
         if not pending:
             return
@@ -251,7 +269,7 @@ class Simulation:
                 return decision.wake_at
             self._schedule()
             self.now += _PASS
-        raise AssertionError(f"the controller never comes to rest; last: {self.done[-6:]}")
+        raise AssertionError(f"the controller never comes to rest; last: {[_short(one) for one in self.done[-6:]]}")
 
     def _carry_out(self, actions: list[Action]) -> None:
         written: set[str] = set()
@@ -262,9 +280,11 @@ class Simulation:
                 written.add(action.claim.metadata.uid)
             self.done.append(action)
             self._do(action)
+            if self.after is not None:
+                self.after(action)
             if not isinstance(action, LookAt):
                 self.writes += 1
-                if self.writes == self.kill_after:
+                if self.kill_always or self.writes == self.kill_after:
                     raise Killed
 
     def _do(self, action: Action) -> None:
@@ -328,7 +348,9 @@ class Simulation:
             self.answers[uid] = Answer(EvictionAnswer.ACCEPTED)
             return
         if uid in self.refusals:
-            self.answers[uid] = self.refusals[uid]
+            answer = self.refusals[uid]
+            budget = answer.kind is EvictionAnswer.BUDGET
+            self.answers[uid] = dataclasses.replace(answer, retry_at=self.now + _RETRY) if budget else answer
             return
         claim = self.claims.get(action.claim.metadata.uid)
         assert claim is not None, f"{pod.key} is evicted for a claim that is gone"
@@ -433,6 +455,12 @@ class Simulation:
             for pod in self.pods.values()
             if pod.metadata.name.startswith(prefix) and pod.spec.node_name and not finished(pod)
         )
+
+
+def _short(action: Action) -> str:
+    if isinstance(action, WriteStatus):
+        return f"{action.claim.metadata.name} -> {action.status.phase}: {action.status.reason}, {action.status.message}"
+    return type(action).__name__
 
 
 def _claim_of(action: Action) -> str:

@@ -31,7 +31,7 @@ def test_a_gang_gets_the_node_that_costs_least_and_its_victims_keep_their_grace(
     proved = made.status.nodes[0].proved_empty_at
     assert proved is not None
     assert (proved - gone_at).total_seconds() >= 4, "not before the grace of 4 s is over"
-    scene.run(scene_seconds(scene) + 2)
+    scene.go_on(2)
     assert scene.marked() == [], "taint and label are gone"
     assert scene.where("n1-") == ["n1"] * 5, "the other node is left alone"
     assert len(scene.claims) == 1, "no second claim for a gang that is bound"
@@ -77,7 +77,7 @@ def test_a_gang_of_three_lands_whole() -> None:
     scene.run(60, until=lambda: all_bound(scene))
     assert len(set(scene.where("train"))) == 3
     assert len(scene.evictions) == 6
-    scene.run(scene_seconds(scene) + 2)
+    scene.go_on(2)
     assert scene.marked() == []
 
 
@@ -242,7 +242,7 @@ def test_a_bound_claim_is_released_when_its_gang_ends() -> None:
 def test_clearing_is_the_last_thing_done_to_a_node() -> None:
     scene = busy(["n1"]).add(gang())
     scene.run(60, until=lambda: all_bound(scene))
-    scene.run(scene_seconds(scene) + 5)
+    scene.go_on(5)
     node_writes = [one for one in scene.done if isinstance(one, Hold | Open | Clear)]
     assert [type(one) for one in node_writes] == [Hold, Open, Clear]
 
@@ -252,8 +252,3 @@ def test_the_policy_of_the_gang_is_that_of_its_claim() -> None:
     scene.run(1)
     spec = scene.the_claim().spec
     assert (spec.nodes, spec.policy, spec.patience, spec.deadline) == (1, Policy.WAIT_THEN_EVICT, "1h", "2h")
-
-
-def scene_seconds(scene: Simulation) -> float:
-    """Seconds since T0."""
-    return (scene.now - at(0)).total_seconds()
