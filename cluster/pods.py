@@ -86,6 +86,18 @@ async def steer(api: Api, pod: Pod, claim_uid: str) -> Pod:
     raise Conflict(f"pod {pod.key} changes too often to be written: {_ATTEMPTS} tries")
 
 
+async def ungate(api: Api, pod: Pod) -> Pod:
+    """Lift our gate and change nothing else. Raises NotFound if this very pod is gone, Conflict if it changed."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    if CLAIM_KEY not in gates:
+        return pod
+    patch: Patch = [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": pod.metadata.resource_version},
+        {"op": "remove", "path": f"/spec/schedulingGates/{gates.index(CLAIM_KEY)}"},
+    ]
+    return _DECODER.decode(await api.patch(_path(pod), patch, "json"))
+
+
 async def poke(api: Api, pod: Pod, value: str) -> Pod:
     """Change an annotation so that kube-scheduler tries the pod again. Raises NotFound if this very pod is gone."""
     patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {POKE: value}}}

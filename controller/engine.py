@@ -26,6 +26,7 @@ from fleet.actions import (
     Poke,
     Steer,
     Timing,
+    Ungate,
     WriteStatus,
 )
 from fleet.lifecycle import decide
@@ -148,5 +149,7 @@ def _key(action: Action) -> tuple[str, str]:
             return f"evict {victim.namespace}/{victim.name}", claim.metadata.uid
         case Steer(pod=pod, claim_uid=uid):
             return f"steer {pod.key}", uid
+        case Ungate(pod=pod):
+            return f"ungate {pod.key}", ""
         case Poke(pod=pod):
             return f"poke {pod.key}", ""

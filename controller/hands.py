@@ -19,7 +19,7 @@ from cluster.errors import (
 )
 from cluster.events import EventWriter, reference
 from cluster.nodes import clear, hold, release_to
-from cluster.pods import EvictOutcome, evict, pods_on_node, poke, steer
+from cluster.pods import EvictOutcome, evict, pods_on_node, poke, steer, ungate
 from controller.caches import Caches
 from controller.metrics import Metrics
 from fleet.actions import (
@@ -35,6 +35,7 @@ from fleet.actions import (
     Open,
     Poke,
     Steer,
+    Ungate,
     WriteStatus,
 )
 from fleet.objects import Pod
@@ -79,6 +80,8 @@ class Hands:
                 await self._evict(action)
             case Steer():
                 self._caches.pods.apply(await steer(self._api, action.pod, action.claim_uid))
+            case Ungate():
+                self._caches.pods.apply(await ungate(self._api, action.pod))
             case Poke():
                 self._caches.pods.apply(await poke(self._api, action.pod, format_time(action.at)))
 
@@ -87,9 +90,11 @@ class Hands:
         held = {node.name for claim in claims.values() for node in claim.status.nodes}
         for name in [name for name in self.looks if name not in held]:
             del self.looks[name]
-        for uid in [uid for uid in self.answers if uid not in self._caches.pods.store]:
-            del self.answers[uid]
-            self._refused.pop(uid, None)
+        for uid in list(self.answers):
+            pod = self._caches.pods.store.get(uid)
+            if pod is None or pod.spec.node_name not in held:
+                del self.answers[uid]
+                self._refused.pop(uid, None)
 
     async def _write_status(self, action: WriteStatus) -> None:
         before, status = action.claim.status, action.status

@@ -70,6 +70,13 @@ class Steer:
 
 
 @dataclass(frozen=True, slots=True)
+class Ungate:
+    """Lift our gate from a pod that needs no whole node (any more): its pool was changed or deleted."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class Poke:
     """Change the pod's poke annotation, so that kube-scheduler tries it again."""
 
@@ -77,7 +84,7 @@ class Poke:
     at: datetime
 
 
-Action = CreateClaim | WriteStatus | Hold | Open | Clear | LookAt | Evict | Steer | Poke
+Action = CreateClaim | WriteStatus | Hold | Open | Clear | LookAt | Evict | Steer | Ungate | Poke
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ class Timing:
     look_every: timedelta = timedelta(seconds=1)
     drain_timeout: timedelta = timedelta(minutes=10)
     landing_timeout: timedelta = timedelta(minutes=5)
+    landing_tries: int = 3
     poke_after: timedelta = timedelta(seconds=0.5)
     poke_at_most_every: timedelta = timedelta(seconds=5)
     retry_after: timedelta = timedelta(seconds=10)

@@ -189,6 +189,7 @@ def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_co
         node=pod.spec.node_name or "",
         cards=_cards(view, pod),
         priority=pod.spec.priority or 0,
+        gang=gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs)),
         agreement=agreement,
         lost_gpu_seconds=round(lost, 3),
     )

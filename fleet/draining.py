@@ -98,7 +98,7 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
     recorded = {victim.uid: victim for victim in claim.status.victims if victim.evicted_at is not None}
     running = [pod for pod in strangers if not terminating(pod)]
     new: list[Victim] = []
-    counted = {_gang_key(context, pod) for pod in strangers if pod.metadata.uid in recorded}
+    counted = {victim.gang for victim in recorded.values()}
     allowed, _, not_allowed, _ = may_stop(claim, context.now)
     for pod in running:
         if not allowed:

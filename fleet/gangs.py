@@ -3,6 +3,7 @@
 Precedence: our own annotations, Kueue's pod group, an Indexed Job, a Job that runs one pod, else the pod alone.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -64,28 +65,32 @@ def gang_ref(pod: Pod, jobs: Mapping[str, Job]) -> GangRef:
     return refs[0] if indexed or alone else refs[1]
 
 
-def _size(ref: GangRef, pods: tuple[Pod, ...], jobs: Mapping[str, Job]) -> int:
+def _size(ref: GangRef, pods: tuple[Pod, ...], jobs: Mapping[str, Job], ended: int) -> int:
+    """Members that have succeeded are not waited for: a gang whose last pod starts again is whole without them."""
     if ref.kind == "Job":
         job = jobs.get(ref.uid)
         if job is None:
             return len(pods)
         parallelism = job.spec.parallelism if job.spec.parallelism is not None else 1
-        return min(parallelism, job.spec.completions) if job.spec.completions else parallelism
+        if not job.spec.completions:
+            return parallelism
+        return min(parallelism, max(1, job.spec.completions - (job.status.succeeded or 0)))
     declared = [
         number
         for pod in pods
         for text in (pod.metadata.annotation(GANG_SIZE), pod.metadata.annotation(KUEUE_POD_GROUP_TOTAL))
         if text and (number := _number(text))
     ]
-    return max(declared, default=1 if ref.kind == "Pod" else len(pods))
+    return max(1, max(declared) - ended) if declared else 1 if ref.kind == "Pod" else len(pods)
 
 
 def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_SIZE else 0
 
 
-def gangs(pods: Iterable[Pod], jobs: Mapping[str, Job]) -> dict[str, Gang]:
-    """All gangs of the given pods by key; members oldest first, then by name."""
+def gangs(pods: Iterable[Pod], jobs: Mapping[str, Job], succeeded: Iterable[Pod] = ()) -> dict[str, Gang]:
+    """All gangs of the given live pods by key; members oldest first, then by name. `succeeded` are ended members."""
+    ended = Counter(gang_key(pod.metadata.namespace, gang_ref(pod, jobs)) for pod in succeeded)
     members: dict[str, tuple[str, GangRef, list[Pod]]] = {}
     for pod in pods:
         ref = gang_ref(pod, jobs)
@@ -95,7 +100,7 @@ def gangs(pods: Iterable[Pod], jobs: Mapping[str, Job]) -> dict[str, Gang]:
     for key, (namespace, ref, some) in members.items():
         some.sort(key=lambda pod: (_created(pod), pod.metadata.name))
         ordered = tuple(some)
-        found[key] = Gang(namespace, ref, _size(ref, ordered, jobs), ordered)
+        found[key] = Gang(namespace, ref, _size(ref, ordered, jobs, ended[key]), ordered)
     return found
 
 

@@ -37,14 +37,20 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
     gang = context.view.gang_of(claim)
     held = {one.name for one in claim.status.nodes}
     landed = [pod for pod in gang.pods if pod.spec.node_name in held] if gang else []
-    if len(landed) >= claim.spec.nodes:
+    if len({pod.spec.node_name for pod in landed}) == len(held):
         text = f"{len(landed)} pod(s) bound to {', '.join(sorted(held))}"
         context.write(claim, enter(claim, Phase.BOUND, Reason.BOUND, text, context.now))
         return
     since = entered_at(claim.status, Phase.LANDING) or context.now
     if context.now >= since + context.timing.landing_timeout:
-        text = f"{len(landed)} of {claim.spec.nodes} pods were bound within {context.timing.landing_timeout}"
-        context.write(claim, give_back(claim, Reason.LANDING_TIMED_OUT, text, context.now, context.timing))
+        text = f"{len(landed)} of {len(held)} pods were bound within {context.timing.landing_timeout}"
+        tries = sum(one.phase is Phase.LANDING for one in claim.status.phases)
+        if tries >= context.timing.landing_tries:
+            text += f", for the {tries}th time; something else keeps them from starting"
+            status = enter(claim, Phase.FAILED, Reason.LANDING_TIMED_OUT, text, context.now, nodes=())
+        else:
+            status = give_back(claim, Reason.LANDING_TIMED_OUT, text, context.now, context.timing)
+        context.write(claim, status)
         return
     context.decision.wake(since + context.timing.landing_timeout)
     if not _watch_for_strangers(context, claim) or gang is None:

@@ -9,20 +9,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from itertools import count
 
-from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, Timing
+from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, Timing, Ungate
+from fleet.cards import gated_by, terminating
 from fleet.draining import drain
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle
 from fleet.gangs import Gang
 from fleet.landing import land, open_nodes, settle_bound
 from fleet.marks import ENDED, HOLDING, strays
+from fleet.names import CLAIM_KEY
 from fleet.naming import claim_name, claim_spec
 from fleet.planning import Choice, choose, wants_claim
+from fleet.pools import RequestClass
 from fleet.reasons import Reason
 from fleet.resources import ClaimSpec, ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
 from fleet.statuses import enter, entered_at
 from fleet.times import format_duration, parse_duration
-from fleet.upkeep import Context, upkeep
+from fleet.upkeep import Context, member, upkeep
 from fleet.view import View, age_key
 
 _ACTIVE = HOLDING | {Phase.PLANNED}
@@ -44,6 +47,7 @@ def decide(
     for claim in claims:
         _advance(context, claim, reserved)
     _create_claims(context)
+    _ungate(view, decision)
     return decision
 
 
@@ -52,6 +56,15 @@ def _sweep(view: View, decision: Decision) -> None:
     claims = dict(view.claims)
     for node in view.nodes.values():
         decision.actions.extend(Clear(node, stray.claim_uid) for stray in strays(node, claims))
+
+
+def _ungate(view: View, decision: Decision) -> None:
+    """The gate was put on by the pools of that time; a pod that is no whole-node pod by today's would wait for ever."""
+    for uid, pod in view.pods.items():
+        if pod.spec.scheduling_gates and CLAIM_KEY in gated_by(pod) and not terminating(pod):
+            request = view.requests.get(uid)
+            if request is None or request.request_class is RequestClass.SMALL:
+                decision.actions.append(Ungate(pod))
 
 
 def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> None:
@@ -84,6 +97,9 @@ def _over(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
     """The claim's last status, if its gang is gone or its deadline has passed."""
     view, now = context.view, context.now
     if claim.spec.gang is not None and _gone(view, claim):
+        failed = _failed_start(view, claim)
+        if failed is not None:
+            return enter(claim, Phase.FAILED, Reason.START_FAILED, failed, now, nodes=())
         text = "the gang ended or was deleted before it was bound"
         return enter(claim, Phase.ROLLED_BACK, Reason.BENEFICIARY_GONE, text, now, nodes=())
     gang = view.gang_of(claim)
@@ -103,6 +119,18 @@ def _over(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
             text = f"not bound within {format_duration(deadline - created)}; last: {claim.status.message}"
             return enter(claim, Phase.FAILED, Reason.DEADLINE, text, now, nodes=())
         context.decision.wake(deadline)
+    return None
+
+
+def _failed_start(view: View, claim: WholeNodeClaim) -> str | None:
+    """What the kubelet said when it refused a member on a node of the claim (kubernetes#130145)."""
+    held = {one.name for one in claim.status.nodes}
+    for pod in view.pods.values():
+        if pod.spec.node_name in held and pod.status.phase == "Failed" and member(claim, pod):
+            why = ": ".join(text for text in (pod.status.reason, pod.status.message) if text)
+            return (
+                f"pod {pod.key} was placed on node {pod.spec.node_name} and could not start: {why or 'no reason given'}"
+            )
     return None
 
 

@@ -172,6 +172,7 @@ class JobSpec(_Object, frozen=True):
 
 
 class JobStatus(_Object, frozen=True):
+    succeeded: int | None = None
     conditions: tuple[Condition, ...] | None = None
 
 

@@ -5,18 +5,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from fleet.candidates import Candidate, candidates, serving_pools
 from fleet.cards import gated_by, waiting
 from fleet.errors import FleetError
 from fleet.gangs import Gang
 from fleet.names import CLAIM_KEY
+from fleet.objects import Pod
 from fleet.pools import RequestClass
 from fleet.reasons import Reason
-from fleet.resources import ClaimPlan, GPUPool, Policy, Refusal, RunnerUp, WholeNodeClaim
+from fleet.resources import ClaimPlan, GPUPool, Policy, Refusal, RunnerUp, Victim, WholeNodeClaim
 from fleet.times import format_duration, format_time, parse_duration
 from fleet.view import View
 
 _SHOWN_RUNNERS_UP = 5
+_SHOWN_VICTIMS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def choose(view: View, claim: WholeNodeClaim, reserved: Mapping[str, str], now: 
         where = f"pool {claim.spec.pool}" if claim.spec.pool else "a pool that accepts WholeNode"
         return Choice((), (), Reason.NO_POOL, f"needs nodes with {cards} {resource} in {where}; there is none")
     every = sorted(candidates(view, claim, gang, pools, reserved, now), key=lambda one: one.order)
-    count = claim.spec.nodes
+    count = nodes_wanted(claim, gang)
     if len(every) < count:
         return Choice((), (), Reason.TOO_FEW_NODES, f"needs {count} whole nodes; its pools have {len(every)}")
     return _choose(claim, every, count, now)
@@ -81,6 +85,12 @@ def _choose(claim: WholeNodeClaim, every: list[Candidate], count: int, now: date
     return Choice((), names, reason, message + ends, plan, later)
 
 
+def nodes_wanted(claim: WholeNodeClaim, gang: Gang | None) -> int:
+    """Nodes still to be found: members that were bound in an earlier try have theirs."""
+    bound = sum(bool(pod.spec.node_name) for pod in gang.pods) if gang else 0
+    return max(1, claim.spec.nodes - bound) if gang and bound < len(gang.pods) else claim.spec.nodes
+
+
 def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
     """Why the gang could not start whole, even on empty nodes; None if all of it is there and free of other gates."""
     if claim.spec.policy is Policy.PREVIEW and gang is None:
@@ -92,7 +102,19 @@ def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | No
     foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - {CLAIM_KEY})
     if foreign:
         return Reason.FOREIGN_GATE, f"another scheduling gate is still closed: {', '.join(foreign)}"
+    pinned = sorted(
+        pod.metadata.name for pod in gang.pods if waiting(pod) and _pin(pod) not in (None, claim.metadata.uid)
+    )
+    if pinned:
+        text = (
+            f"pod {pinned[0]} selects the nodes of a claim that is gone, which cannot be changed: create the pod anew"
+        )
+        return Reason.PINNED, text
     return None
+
+
+def _pin(pod: Pod) -> str | None:
+    return (pod.spec.node_selector or {}).get(CLAIM_KEY)
 
 
 def _wish(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[str, int]:
@@ -168,10 +190,12 @@ def _plan(
         if one.refused:
             examples.setdefault(one.refused, one.node.metadata.name)
     counted = Counter(one.refused for one in every if one.refused)
+    victims = _once(victim for one in chosen for victim in one.victims)
     return ClaimPlan(
         nodes=tuple(one.node.metadata.name for one in chosen),
-        victims=tuple(victim for one in chosen for victim in one.victims),
-        lost_gpu_seconds=round(sum(one.lost_gpu_seconds for one in chosen), 3),
+        victims=victims[:_SHOWN_VICTIMS],
+        victim_count=len(victims),
+        lost_gpu_seconds=round(sum(victim.lost_gpu_seconds for victim in victims), 3),
         runners_up=tuple(
             RunnerUp(one.node.metadata.name, len(one.victims), round(one.lost_gpu_seconds, 3))
             for one in next_best[:_SHOWN_RUNNERS_UP]
@@ -180,6 +204,16 @@ def _plan(
         consent_missing=tuple(sorted({namespace for one in every for namespace in one.consent_missing})),
         expected_free_at=expected,
     )
+
+
+def _once(victims: Iterable[Victim]) -> tuple[Victim, ...]:
+    """A gang that is hit on several nodes is lost once: its later pods add nothing."""
+    counted: set[str] = set()
+    found = []
+    for victim in victims:
+        found.append(msgspec.structs.replace(victim, lost_gpu_seconds=0.0) if victim.gang in counted else victim)
+        counted.add(victim.gang)
+    return tuple(found)
 
 
 def wants_claim(view: View, gang: Gang) -> bool:

@@ -9,6 +9,7 @@ class Reason(StrEnum):
     # Pending: nothing is held
     GANG_INCOMPLETE = "GangIncomplete"
     FOREIGN_GATE = "WaitingForOtherGate"
+    PINNED = "PinnedToAnotherClaim"
     NO_POOL = "NoPoolFits"
     TOO_FEW_NODES = "MoreNodesThanPoolHas"
     NO_USABLE_NODE = "NoUsableNode"

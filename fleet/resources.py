@@ -303,6 +303,7 @@ class Victim(_Part, frozen=True):
     node: str
     cards: int
     priority: int = 0
+    gang: Annotated[str, Meta(description="The victim's gang; its loss is counted once.")] = ""
     agreement: Annotated[str, Meta(description="Name of the agreement in the victim's namespace.")] = ""
     lost_gpu_seconds: Annotated[
         float, Meta(description="Cards of the victim's gang x time since its checkpoint or start.")
@@ -328,7 +329,8 @@ class ClaimPlan(_Part, frozen=True):
     """What the claim would do, or is doing: chosen nodes are in `status.nodes`, once taken."""
 
     nodes: tuple[str, ...] = ()
-    victims: tuple[Victim, ...] = ()
+    victims: Annotated[tuple[Victim, ...], Meta(description="Who would be stopped; the first 200.")] = ()
+    victim_count: int = 0
     lost_gpu_seconds: float = 0.0
     runners_up: tuple[RunnerUp, ...] = ()
     refused: tuple[Refusal, ...] = ()

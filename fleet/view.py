@@ -51,7 +51,8 @@ class View:
         live = (
             self.pods[uid] for uid in self.requests if not finished(self.pods[uid]) and not terminating(self.pods[uid])
         )
-        return gangs(live, self.jobs)
+        succeeded = (self.pods[uid] for uid in self.requests if self.pods[uid].status.phase == "Succeeded")
+        return gangs(live, self.jobs, succeeded)
 
     @cached_property
     def claims_by_gang(self) -> Mapping[str, tuple[WholeNodeClaim, ...]]:

@@ -29,12 +29,14 @@ class Cluster(RuleBasedStateMachine):
         self.made = 0
         self.cordoned: set[str] = set()
 
-    @initialize(busy=st.lists(node_names, max_size=8))
-    def start(self, busy: list[str]) -> None:
+    @initialize(busy=st.lists(node_names, max_size=8), size=st.integers(1, 3))
+    def start(self, busy: list[str], size: int) -> None:
         for name in NODES:
             self.scene.add(node(name, taints=(FOREIGN,)))
         for name in busy:
             self.slip_in(name, "team-v", grace=2)
+        self.agree("team-v", None)
+        self.submit_a_gang(size, "WaitThenEvict")
 
     def name(self, prefix: str) -> str:
         self.made += 1
@@ -45,10 +47,8 @@ class Cluster(RuleBasedStateMachine):
     @rule(name=node_names, ns=tenants, grace=st.integers(0, 8))
     def slip_in(self, name: str, ns: str, grace: int) -> None:
         """Another scheduler binds a small pod, whatever our marks say."""
-        if name in self.scene.nodes:
-            owner = owned("ReplicaSet", "web") if grace % 2 else None
-            made = pod(self.name("small-"), ns=ns, grace=grace, created=self.scene.seconds, owner=owner)
-            self.scene.bind(made, name)
+        owner = owned("ReplicaSet", "web") if grace % 2 else None
+        self.scene.bind(pod(self.name("small-"), ns=ns, grace=grace, created=self.scene.seconds, owner=owner), name)
 
     @rule(ns=tenants)
     def ask_for_a_card(self, ns: str) -> None:
@@ -95,43 +95,38 @@ class Cluster(RuleBasedStateMachine):
 
     # Nodes
 
-    @rule(name=node_names)
-    def cordon(self, name: str) -> None:
-        if name in self.scene.nodes:
-            self.cordoned.add(name)
-            self.scene.change_node(name, unschedulable=True)
+    @rule(name=node_names, kind=st.sampled_from(["cordon", "cards", "not ready", "replace", "strip", "taint", "label"]))
+    def harm_a_node(self, name: str, kind: str) -> None:
+        """Something happens to a node, by a machine or by hand."""
+        scene = self.scene
+        seen = scene.nodes[name]
+        bare = name not in scene.marked()
+        match kind:
+            case "cordon":
+                self.cordoned.add(name)
+                scene.change_node(name, unschedulable=True)
+            case "cards":
+                scene.nodes[name] = replace(seen, status=node(name, cards=7).status)
+            case "not ready":
+                scene.nodes[name] = replace(seen, status=node(name, ready=False).status)
+            case "replace":
+                for uid in [uid for uid, one in scene.pods.items() if one.spec.node_name == name]:
+                    del scene.pods[uid]
+                self.cordoned.discard(name)
+                scene.nodes[name] = node(name, taints=(FOREIGN,), uid=self.name("node-"))
+            case "strip":
+                scene.change_node(name, labels={"pool": "big"}, taints=(FOREIGN,))
+            case "taint" if bare:
+                scene.change_node(name, taints=(FOREIGN, Taint(CLAIM_KEY, "NoSchedule", "nobody")))
+            case "label" if bare:
+                scene.change_node(name, labels={"pool": "big", CLAIM_KEY: "nobody"})
 
-    @precondition(lambda self: self.cordoned)
     @rule()
-    def uncordon(self) -> None:
-        for name in self.cordoned & set(self.scene.nodes):
+    def heal_all_nodes(self) -> None:
+        for name in NODES:
             self.scene.change_node(name, unschedulable=None)
+            self.scene.nodes[name] = replace(self.scene.nodes[name], status=node(name).status)
         self.cordoned.clear()
-
-    @rule(name=node_names, cards=st.sampled_from([7, 8]), ready=st.booleans())
-    def change_health(self, name: str, cards: int, ready: bool) -> None:
-        if name in self.scene.nodes:
-            self.scene.nodes[name] = replace(self.scene.nodes[name], status=node(name, cards=cards, ready=ready).status)
-
-    @rule(name=node_names)
-    def replace_a_node(self, name: str) -> None:
-        for uid in [uid for uid, one in self.scene.pods.items() if one.spec.node_name == name]:
-            del self.scene.pods[uid]
-        self.cordoned.discard(name)
-        self.scene.nodes[name] = node(name, taints=(FOREIGN,), uid=self.name("node-"))
-
-    @rule(name=node_names)
-    def strip_our_marks(self, name: str) -> None:
-        if name in self.scene.nodes:
-            self.scene.change_node(name, labels={"pool": "big"}, taints=(FOREIGN,))
-
-    @rule(name=node_names, label=st.booleans())
-    def forge_a_mark(self, name: str, label: bool) -> None:
-        if name in self.scene.nodes and not self.scene.nodes[name].metadata.label(CLAIM_KEY):
-            if label:
-                self.scene.change_node(name, labels={"pool": "big", CLAIM_KEY: "nobody"})
-            elif name not in self.scene.marked():
-                self.scene.change_node(name, taints=(FOREIGN, Taint(CLAIM_KEY, "NoSchedule", "nobody")))
 
     # Claims and the controller
 
@@ -145,9 +140,18 @@ class Cluster(RuleBasedStateMachine):
     def kill_soon(self, writes: int) -> None:
         self.scene.kill_after = self.scene.writes + writes
 
-    @rule(seconds=st.sampled_from([0.1, 0.4, 0.7, 1.5, 3.0, 11.0, 40.0]))
+    @rule(seconds=st.sampled_from([0.1, 0.4, 0.7]))
+    def wait_a_moment(self, seconds: float) -> None:
+        self.scene.go_on(seconds)
+
+    @rule(seconds=st.sampled_from([1.5, 3.0, 6.0, 12.0]))
     def wait(self, seconds: float) -> None:
         self.scene.go_on(seconds)
+
+    @rule()
+    def wait_long(self) -> None:
+        """Longer than a node that was given back is avoided."""
+        self.scene.go_on(660)
 
     # What holds after each step, beside what the simulation checks whenever the controller is at rest
 
