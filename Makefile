@@ -32,6 +32,9 @@ test: $(STAMP) lint ## everything, on a real control plane
 	@$(BIN)/wholenode lab build
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+bench: $(STAMP) ## how long whole-node jobs wait, beside kube-scheduler's own preemption
+	@$(BIN)/python -m kwok.bench
+
 lint: $(STAMP) ## style, types, import rules, generated files
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .

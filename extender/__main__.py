@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import uvicorn
 import uvloop
@@ -20,10 +21,9 @@ from extender.metrics import Metrics
 from extender.settings import Settings
 from extender.state import State
 
-_LOG = logging.getLogger("wholenode.extender")
-_KEEP_ALIVE_SECONDS = 120
+_KEEP_ALIVE_SECONDS: Final = 120
 """Longer than the 90 s for which kube-scheduler keeps an idle connection, so that we never close first."""
-_DRAIN_SECONDS = 10
+_COMMON: Final[dict[str, Any]] = {"access_log": False, "log_config": None, "timeout_graceful_shutdown": 10}
 
 
 class StartError(Exception):
@@ -31,52 +31,64 @@ class StartError(Exception):
 
 
 async def run(settings: Settings) -> None:
-    """Serve until told to stop. Raises ClusterError and StartError."""
-    listener = _listen(settings.host, settings.port)
+    """Serve until told to stop. Raises StartError and ClusterError (in a group if the cluster cannot be followed)."""
     async with connect(settings.kubeconfig) as api:
         state = State(api)
         metrics = Metrics(state)
-
-        @contextlib.asynccontextmanager
-        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            following = asyncio.create_task(state.run())
-            following.add_done_callback(lambda task: _stop_if_failed(task, server))
-            try:
-                yield
-            finally:
-                following.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await following
-
-        app = create_app(state, metrics, settings.max_body_bytes, lifespan)
-        server = uvicorn.Server(_config(app, settings))
+        servers = [(_server(create_app(state, metrics, settings.max_body_bytes), settings), settings.port)]
         if settings.health_port:
-            probes_listener = _listen(settings.host, settings.health_port)
-            probes = uvicorn.Server(uvicorn.Config(probes_app(state, metrics), access_log=False, log_config=None))
-            async with _beside(probes, probes_listener):
-                await server.serve([listener])
-        else:
-            await server.serve([listener])
+            servers.append((_quiet(uvicorn.Config(probes_app(state, metrics), **_COMMON)), settings.health_port))
+        with contextlib.ExitStack() as stack:
+            listeners = [stack.enter_context(_listen(settings.host, port)) for _, port in servers]
+            serving = [
+                asyncio.create_task(server.serve([listener]))
+                for (server, _), listener in zip(servers, listeners, strict=True)
+            ]
+            following = asyncio.create_task(state.run())
+            _stop_on_signals([server for server, _ in servers])
+            # A dead watch must end the process: it would go on answering from memory that grows old.
+            await asyncio.wait([following, *serving], return_when=asyncio.FIRST_COMPLETED)
+            for server, _ in servers:
+                server.should_exit = True
+            await asyncio.gather(*serving)
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
 
 
-def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _server(app: FastAPI, settings: Settings) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        ssl_certfile=settings.tls_cert_file,
+        ssl_keyfile=settings.tls_key_file,
+        ssl_ca_certs=settings.tls_client_ca_file,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca_file else ssl.CERT_NONE,
+        **_COMMON,
+    )
     try:
-        return uvicorn.Config(
-            app,
-            http="httptools",
-            loop="uvloop",
-            workers=1,
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
-            ssl_certfile=settings.tls_cert_file,
-            ssl_keyfile=settings.tls_key_file,
-            ssl_ca_certs=settings.tls_client_ca_file,
-            ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca_file else ssl.CERT_NONE,
-        )
+        config.load()
     except OSError as error:
         raise StartError(f"the TLS files cannot be used: {error}") from error
+    return _quiet(config)
+
+
+def _quiet(config: uvicorn.Config) -> uvicorn.Server:
+    """A server that leaves signals to `_stop_on_signals`: its own way ends the process by the signal, not by 0."""
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    return server
+
+
+def _stop_on_signals(servers: list[uvicorn.Server]) -> None:
+    def stop() -> None:
+        for server in servers:
+            server.force_exit = server.should_exit  # asked twice: connections are not waited for
+            server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -89,27 +101,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise StartError(f"cannot listen on {host}:{port} ({error.strerror}): set WHOLENODE_PORT") from error
     return listener
-
-
-@contextlib.asynccontextmanager
-async def _beside(server: uvicorn.Server, listener: socket.socket) -> AsyncIterator[None]:
-    """Run a second server whose signals the first one handles."""
-    with contextlib.ExitStack() as stack:
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-        task = asyncio.create_task(server.serve([listener]))
-        stack.callback(listener.close)
-        try:
-            yield
-        finally:
-            server.should_exit = True
-            await task
-
-
-def _stop_if_failed(task: "asyncio.Task[None]", server: uvicorn.Server) -> None:
-    """A dead watch must end the process: it would answer from memory that grows old."""
-    if not task.cancelled() and task.exception() is not None:
-        _LOG.error("the cluster can no longer be followed: %s", _first(task.exception()))
-        server.should_exit = True
 
 
 def _first(error: BaseException | None) -> BaseException | None:

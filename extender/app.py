@@ -1,8 +1,6 @@
 """The FastAPI application: filter, prioritize, preempt, health, metrics. It answers from memory and writes nothing."""
 
-import contextlib
 import time
-from collections.abc import Callable
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -22,12 +20,11 @@ from extender.state import State
 from fleet.placement import judge, not_ready, scores
 
 _JSON = "application/json"
-Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 
 
-def create_app(state: State, metrics: Metrics, max_body_bytes: int, lifespan: Lifespan | None = None) -> FastAPI:
-    """The application over `state`, which the lifespan (or the caller) keeps filled."""
-    app = FastAPI(title="wholenode extender", lifespan=lifespan, docs_url=None, redoc_url=None)
+def create_app(state: State, metrics: Metrics, max_body_bytes: int) -> FastAPI:
+    """The application over `state`, which the caller keeps filled."""
+    app = FastAPI(title="wholenode extender", docs_url=None, redoc_url=None)
 
     @app.post("/filter")
     @app.post("/v1/filter")

@@ -98,7 +98,8 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
     recorded = {victim.uid: victim for victim in claim.status.victims if victim.evicted_at is not None}
     running = [pod for pod in strangers if not terminating(pod)]
     new: list[Victim] = []
-    counted = {victim.gang for victim in recorded.values()}
+    since = entered_at(claim.status, Phase.CORDONING) or context.now
+    counted = {victim.gang for victim in recorded.values() if victim.evicted_at and victim.evicted_at >= since}
     allowed, _, not_allowed, _ = may_stop(claim, context.now)
     for pod in running:
         if not allowed:

@@ -90,7 +90,8 @@ def _number(text: str) -> int:
 
 def gangs(pods: Iterable[Pod], jobs: Mapping[str, Job], succeeded: Iterable[Pod] = ()) -> dict[str, Gang]:
     """All gangs of the given live pods by key; members oldest first, then by name. `succeeded` are ended members."""
-    ended = Counter(gang_key(pod.metadata.namespace, gang_ref(pod, jobs)) for pod in succeeded)
+    # Without an owner nothing tells a member that ended from one of an earlier run under the same name.
+    ended = Counter(gang_key(pod.metadata.namespace, ref) for pod in succeeded if (ref := gang_ref(pod, jobs)).uid)
     members: dict[str, tuple[str, GangRef, list[Pod]]] = {}
     for pod in pods:
         ref = gang_ref(pod, jobs)

@@ -6,7 +6,6 @@ from fleet.actions import Look, Open, Poke, Steer
 from fleet.cards import waiting
 from fleet.draining import stop_strangers
 from fleet.errors import FleetError
-from fleet.gangs import Gang
 from fleet.marks import labelled_for, steered
 from fleet.names import POKE
 from fleet.objects import Pod
@@ -37,7 +36,8 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
     gang = context.view.gang_of(claim)
     held = {one.name for one in claim.status.nodes}
     landed = [pod for pod in gang.pods if pod.spec.node_name in held] if gang else []
-    if len({pod.spec.node_name for pod in landed}) == len(held):
+    waits = [pod for pod in gang.pods if waiting(pod)] if gang else []
+    if len({pod.spec.node_name for pod in landed}) == len(held) or (landed and not waits):
         text = f"{len(landed)} pod(s) bound to {', '.join(sorted(held))}"
         context.write(claim, enter(claim, Phase.BOUND, Reason.BOUND, text, context.now))
         return
@@ -59,7 +59,7 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
     if missing is not None:
         context.say_if_new(claim, enter(claim, Phase.LANDING, *missing, context.now))
         return
-    _steer(context, claim, gang, since)
+    _steer(context, claim, waits, len(held) - len(landed), since)
 
 
 def _watch_for_strangers(context: Context, claim: WholeNodeClaim) -> bool:
@@ -76,14 +76,14 @@ def _watch_for_strangers(context: Context, claim: WholeNodeClaim) -> bool:
     return progress is not None and not progress.left
 
 
-def _steer(context: Context, claim: WholeNodeClaim, gang: Gang, since: datetime) -> None:
-    for pod in gang.pods:
-        if not waiting(pod):
-            continue
-        if not steered(pod, claim.metadata.uid):
-            context.decision.actions.append(Steer(pod, claim.metadata.uid))
-        else:
+def _steer(context: Context, claim: WholeNodeClaim, waits: list[Pod], places: int, since: datetime) -> None:
+    """Send as many members as there are places: one sent to a claim without a node for it could never start."""
+    uid = claim.metadata.uid
+    for pod in sorted(waits, key=lambda one: not steered(one, uid))[:places]:
+        if steered(pod, uid):
             _poke(context, pod, since)
+        else:
+            context.decision.actions.append(Steer(pod, uid))
 
 
 def _poke(context: Context, pod: Pod, since: datetime) -> None:

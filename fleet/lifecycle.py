@@ -127,10 +127,8 @@ def _failed_start(view: View, claim: WholeNodeClaim) -> str | None:
     held = {one.name for one in claim.status.nodes}
     for pod in view.pods.values():
         if pod.spec.node_name in held and pod.status.phase == "Failed" and member(claim, pod):
-            why = ": ".join(text for text in (pod.status.reason, pod.status.message) if text)
-            return (
-                f"pod {pod.key} was placed on node {pod.spec.node_name} and could not start: {why or 'no reason given'}"
-            )
+            why = ": ".join(text for text in (pod.status.reason, pod.status.message) if text) or "no reason given"
+            return f"pod {pod.key} was placed on node {pod.spec.node_name} and could not start: {why}"
     return None
 
 

@@ -16,7 +16,8 @@ from fleet.pools import NO_REQUEST, Membership, Request, RequestClass, classify
 from fleet.resources import Accepts, DrainAgreement, GPUPool, Overflow, WholeNodeClaim
 
 _MAX_SCORE = 10
-_OVERFLOW_MAX_SCORE = 4
+_LENT_MAX_SCORE = 2
+"""The 7 steps above it tell all fillings of a node of 8 cards apart."""
 
 
 class Refused(StrEnum):
@@ -179,7 +180,11 @@ def scores(pod: Pod, names: Sequence[str], board: Board, cards_used: Mapping[str
 def _score(seat: _Seat | None, used: int) -> int:
     if seat is None or seat.cards == 0:
         return 0
-    filled = min(used, seat.cards) / seat.cards
     if seat.lent:
-        return int(filled * _OVERFLOW_MAX_SCORE)
-    return _OVERFLOW_MAX_SCORE + 1 + int(filled * (_MAX_SCORE - _OVERFLOW_MAX_SCORE - 1))
+        return _filled(used, seat.cards, _LENT_MAX_SCORE)
+    return _LENT_MAX_SCORE + 1 + _filled(used, seat.cards, _MAX_SCORE - _LENT_MAX_SCORE - 1)
+
+
+def _filled(used: int, cards: int, top: int) -> int:
+    """0 for an untouched node up to `top` for one with a single card left; rounded up, for a touched node must win."""
+    return min(top, -(-used * top // max(1, cards - 1)))

@@ -86,9 +86,9 @@ def _choose(claim: WholeNodeClaim, every: list[Candidate], count: int, now: date
 
 
 def nodes_wanted(claim: WholeNodeClaim, gang: Gang | None) -> int:
-    """Nodes still to be found: members that were bound in an earlier try have theirs."""
-    bound = sum(bool(pod.spec.node_name) for pod in gang.pods) if gang else 0
-    return max(1, claim.spec.nodes - bound) if gang and bound < len(gang.pods) else claim.spec.nodes
+    """One node for each member that waits: those bound in an earlier try, or never recreated, have theirs."""
+    waits = sum(waiting(pod) for pod in gang.pods) if gang else 0
+    return waits or claim.spec.nodes
 
 
 def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
@@ -102,13 +102,10 @@ def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | No
     foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - {CLAIM_KEY})
     if foreign:
         return Reason.FOREIGN_GATE, f"another scheduling gate is still closed: {', '.join(foreign)}"
-    pinned = sorted(
-        pod.metadata.name for pod in gang.pods if waiting(pod) and _pin(pod) not in (None, claim.metadata.uid)
-    )
+    own = (None, claim.metadata.uid)
+    pinned = sorted(pod.metadata.name for pod in gang.pods if waiting(pod) and _pin(pod) not in own)
     if pinned:
-        text = (
-            f"pod {pinned[0]} selects the nodes of a claim that is gone, which cannot be changed: create the pod anew"
-        )
+        text = f"pod {pinned[0]} selects the nodes of a claim that is gone, for good: delete the pod, create it anew"
         return Reason.PINNED, text
     return None
 

@@ -16,7 +16,7 @@ from kwok.scene import BENEFICIARY, TEAMS, Scene
 CLAIMS = "/apis/wholenode.io/v1alpha1/wholenodeclaims"
 FLOOD_LABEL = "flood"
 _SETTLE_SECONDS = 60.0
-_NAIVE_SECONDS = 15.0
+_NAIVE_SECONDS = 10.0
 
 
 @dataclass
@@ -32,15 +32,21 @@ class Arrivals:
 
 
 @contextlib.asynccontextmanager
-async def flood(admin: Admin, scene: Scene, per_second: float, run_seconds: float) -> AsyncIterator[Arrivals]:
-    """Single-card pods that arrive at a steady rate and run for `run_seconds` each, as long as the block runs."""
-    arrivals = Arrivals()
+async def flood(
+    admin: Admin, scene: Scene, per_second: float, run_seconds: float, arrivals: Arrivals | None = None
+) -> AsyncIterator[Arrivals]:
+    """Single-card pods that arrive at a steady rate and run for `run_seconds` each, as long as the block runs.
+
+    `arrivals` of an earlier flood are added to.
+    """
+    arrivals = arrivals or Arrivals()
+    before = arrivals.created
     began = time.monotonic()
 
     async def keep_coming() -> None:
         pending: set[asyncio.Task[object]] = set()
         while True:
-            due = int((time.monotonic() - began) * per_second)
+            due = before + int((time.monotonic() - began) * per_second)
             for pod in scene.background(100_000 + arrivals.created, max(0, due - arrivals.created), run_seconds):
                 pod["metadata"]["labels"]["kind"] = FLOOD_LABEL
                 task: asyncio.Task[object] = asyncio.create_task(admin.create(pod))
@@ -53,7 +59,7 @@ async def flood(admin: Admin, scene: Scene, per_second: float, run_seconds: floa
     try:
         yield arrivals
     finally:
-        arrivals.seconds = time.monotonic() - began
+        arrivals.seconds += time.monotonic() - began
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -77,19 +83,22 @@ class Race:
         await self._claims_settled()
         return report(self.watch, submitted, await self.admin.list(CLAIMS))
 
-    async def naive_burst(self, run: int) -> Report:
+    async def naive_burst(self, run: int, per_second: float, run_seconds: float, arrivals: Arrivals) -> Report:
         """The same burst without us: list a node's pods, stop them one by one, leave the rest to the scheduler.
 
         This is the first thing one would write. It lets new pods slip in between list and stop, and lets any job
-        have any node that happens to be free.
+        have any node that happens to be free. The flood ends once the listed pods are gone, so that the jobs land at
+        all: while it goes on, it takes every card that is given back.
         """
         chosen = self._fewest_pods(self.jobs)
         listed = {node: self.watch.holders(node, time.monotonic()) for node in chosen}
-        submitted = await self._submit(run)
-        for pods in listed.values():
-            for pod in pods:
+        async with flood(self.admin, self.scene, per_second, run_seconds, arrivals):
+            submitted = await self._submit(run)
+            stopped = [pod for pods in listed.values() for pod in pods]
+            for pod in stopped:
                 with contextlib.suppress(APIError):
                     await self.admin.evict(pod.namespace, pod.name)
+            await self.watch.until(lambda: all(pod.gone_at is not None for pod in stopped), self.seconds)
         await self.watch.until(lambda: self._all_bound(submitted), _NAIVE_SECONDS)
         found = []
         for (key, at), node in zip(submitted.items(), chosen, strict=True):
@@ -108,6 +117,13 @@ class Race:
             )
         return Report(tuple(found))
 
+    async def outranking_burst(self, run: int, priority_class: str) -> list[float]:
+        """The burst as pods of a higher priority, for kube-scheduler's own preemption: the waits, in seconds."""
+        submitted = await self._submit(run, priority_class)
+        await self.watch.until(lambda: self._all_bound(submitted), self.seconds)
+        found = [(self.watch.of(*key), at) for key, at in submitted.items()]
+        return [seen.bound_at - at for seen, at in found if seen is not None and seen.bound_at is not None]
+
     async def clear(self, run: int) -> None:
         """Delete the burst's jobs and make every node busy again, so that the next burst must vacate nodes too."""
         for index in range(self.jobs):
@@ -124,12 +140,15 @@ class Race:
         if not await self.watch.until(lambda: not self._idle_nodes(), _SETTLE_SECONDS):
             raise LabError(f"nodes stayed idle: {self._idle_nodes()}")
 
-    async def _submit(self, run: int) -> dict[tuple[str, str], float]:
+    async def _submit(self, run: int, priority_class: str | None = None) -> dict[tuple[str, str], float]:
         submitted: dict[tuple[str, str], float] = {}
         for index in range(self.jobs):
             name = self._name(run, index)
+            job = self.scene.whole_node_job(name)
+            if priority_class is not None:
+                job["spec"]["priorityClassName"] = priority_class
             submitted[(BENEFICIARY, name)] = time.monotonic()
-            await self.admin.create(self.scene.whole_node_job(name))
+            await self.admin.create(job)
         return submitted
 
     @staticmethod

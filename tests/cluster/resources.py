@@ -1,6 +1,7 @@
 """Our custom resources on a test's control plane."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,9 +16,9 @@ async def install_resources(admin: Admin) -> None:
         for manifest in yaml.safe_load_all(path.read_text()):
             await admin.apply(manifest)
             name = manifest["metadata"]["name"]
-            await admin.wait_for(
-                f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}",
-                lambda found: found is not None
-                and any(c["type"] == "Established" and c["status"] == "True" for c in found.get("status", {}).get("conditions", ())),
-                30,
-            )
+            await admin.wait_for(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", _established, 30)
+
+
+def _established(crd: dict[str, Any] | None) -> bool:
+    conditions = (crd or {}).get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)

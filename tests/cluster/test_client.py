@@ -49,7 +49,7 @@ def status(code: int, message: str, reason: str = "", cause: str = "", **headers
 
 
 @pytest.mark.parametrize(
-    "answer, expected",
+    ("answer", "expected"),
     [
         (lambda: status(404, "no"), errors.NotFound),
         (lambda: status(409, "changed", "Conflict"), errors.Conflict),
@@ -93,7 +93,9 @@ async def test_d17_retry_after_is_kept_with_the_error(tmp_path: Path) -> None:
     assert raised.value.retry_after_seconds == 3
 
 
-async def test_c12_reads_are_repeated_when_the_server_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_c12_reads_are_repeated_when_the_server_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "backoff", lambda *_, **__: 0.0)
     answers = [web.Response(status=503), status(429, "slow", **{"Retry-After": "0"}), web.Response(body=b"{}")]
 
@@ -131,7 +133,9 @@ async def test_patches_name_their_kind_and_the_token_is_sent(tmp_path: Path) -> 
     seen = []
 
     async def handler(request: web.Request) -> web.Response:
-        seen.append((request.method, request.headers["Content-Type"], request.headers["Authorization"], await request.text()))
+        seen.append(
+            (request.method, request.headers["Content-Type"], request.headers["Authorization"], await request.text())
+        )
         return web.Response(body=b"{}")
 
     async with talking_to(tmp_path, handler, {"token": "s3cret"}) as api:
@@ -210,10 +214,10 @@ async def test_c07_a_silent_watch_ends_as_unavailable(tmp_path: Path, monkeypatc
         return response
 
     async with talking_to(tmp_path, handler) as api:
-        with pytest.raises(errors.Unavailable, match="no answer in time|timeout"):
-            async with contextlib.aclosing(api.stream("/api/v1/x", {})) as stream:
-                async for line in stream:
-                    assert line == b"one"
+        stream = api.stream("/api/v1/x", {})
+        assert await anext(stream) == b"one"
+        with pytest.raises(errors.Unavailable, match=r"no answer in time|timeout"):
+            await anext(stream)
         over.set()
 
 

@@ -123,7 +123,7 @@ def test_c05_a_frozen_holder_is_invalid_before_another_may_lead() -> None:
         while not waiting.done():
             await asyncio.sleep(0.1)
             assert not (first.is_valid() and second.is_valid())
-        with pytest.raises(LeaseLost, match="taken over by b|renewed"):
+        with pytest.raises(LeaseLost, match=r"taken over by b|renewed"):
             await first.hold()
         assert not first.is_valid()
         assert server.writers[-1] == "b"
@@ -205,7 +205,62 @@ def test_the_same_name_in_an_earlier_process_is_somebody_else() -> None:
     run(play())
 
 
-def test_a_deleted_lease_is_lost_and_a_stolen_one_too() -> None:
+def test_a_lease_that_was_given_to_another_is_lost_at_the_next_renewal_and_left_alone() -> None:
+    async def play() -> None:
+        server = LeaseServer()
+        first = elector(server, "a")
+        await first.acquire()
+        assert server.lease is not None
+        server.lease["spec"]["holderIdentity"] = "b"
+        server.lease["metadata"]["resourceVersion"] = "99"
+        with pytest.raises(LeaseLost, match="taken over by b"):
+            await first.hold()
+        assert not first.is_valid()
+        assert now() < 5
+        assert server.writers == ["a"]
+
+    run(play())
+
+
+def test_a_lease_counts_from_when_it_was_asked_for_not_from_the_answer() -> None:
+    class Slow(LeaseServer):
+        async def _reach(self) -> None:
+            await asyncio.sleep(3)
+
+    async def play() -> None:
+        first = elector(Slow(), "a")
+        await first.acquire()
+        assert now() == pytest.approx(6)
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(6.5)  # asked for again at 8, answered at 11
+        holding.cancel()
+        await asyncio.sleep(17.9 - now())
+        assert first.is_valid()
+        await asyncio.sleep(0.2)
+        assert not first.is_valid()
+
+    run(play())
+
+
+def test_a_record_of_our_name_that_we_did_not_write_is_somebody_elses() -> None:
+    async def play() -> None:
+        server = LeaseServer()
+        first, namesake = elector(server, "a"), elector(server, "a")
+        server.answers_lost = True
+        waiting = asyncio.create_task(first.acquire())
+        await asyncio.sleep(0.5)
+        server.answers_lost = False
+        assert server.lease is not None
+        server.lease["spec"]["renewTime"] = "2027-01-01T00:00:00.000000Z"
+        await asyncio.sleep(10)
+        assert not waiting.done()
+        assert not namesake.is_valid()
+        await waiting
+
+    run(play())
+
+
+def test_a_deleted_lease_is_lost() -> None:
     async def play() -> None:
         server = LeaseServer()
         first = elector(server, "a")
@@ -252,9 +307,10 @@ async def test_the_real_api_server_takes_the_records_and_hands_over(api: Api) ->
     holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(second.acquire())
     path = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{name}"
-    made = json.loads(await api.get(path))
-    while json.loads(await api.get(path))["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]:
-        await asyncio.sleep(0.05)
+    made = json.loads(await api.get(path))["metadata"]["resourceVersion"]
+    watch = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": made}
+    async with contextlib.aclosing(api.stream(path.rsplit("/", 1)[0], watch)) as renewals:
+        assert "MODIFIED" in (await anext(renewals)).decode()
     assert not waiting.done()
     holding.cancel()
     with contextlib.suppress(asyncio.CancelledError):

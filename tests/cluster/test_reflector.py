@@ -133,7 +133,9 @@ class Play:
 
 @settings(max_examples=300, deadline=None)
 @given(before=st.integers(0, 5), script=st.lists(action, max_size=40))
-def test_c08_any_order_of_events_gaps_and_cuts_ends_equal_to_the_truth(before: int, script: list[tuple[str, str]]) -> None:
+def test_c08_any_order_of_events_gaps_and_cuts_ends_equal_to_the_truth(
+    before: int, script: list[tuple[str, str]]
+) -> None:
     async def play() -> None:
         api = ScriptedApi()
         for name in NAMES[:before]:
@@ -172,7 +174,12 @@ def test_c08_after_410_vanished_objects_are_told_as_deletions() -> None:
             api.compact(within_stream=True)
             await settle()
             assert known(reflector) == true(api)
-            assert sorted(old or "" for old, new in mirror.changes if new is None) == ["uid-1", "uid-2", "uid-3", "uid-4"]
+            assert sorted(old or "" for old, new in mirror.changes if new is None) == [
+                "uid-1",
+                "uid-2",
+                "uid-3",
+                "uid-4",
+            ]
 
     run(play())
 

@@ -101,9 +101,7 @@ async def test_a_stale_view_of_the_node_is_read_again_and_decided_again(api: Api
 async def test_d43_a_node_of_another_claim_is_refused_even_from_a_stale_view(api: Api, fleet: Fleet) -> None:
     (name,) = await fleet.add(1)
     free = await read_node(api, name)
-    results = await asyncio.gather(
-        nodes.hold(api, free, OURS), nodes.hold(api, free, OTHER), return_exceptions=True
-    )
+    results = await asyncio.gather(nodes.hold(api, free, OURS), nodes.hold(api, free, OTHER), return_exceptions=True)
     assert sorted(type(one).__name__ for one in results) == ["HeldByAnother", "Node"]
     holder = next(taint.value for taint in (await read_node(api, name)).spec.taints or () if taint.key == CLAIM_KEY)
     loser = OTHER if holder == OURS else OURS
@@ -123,7 +121,9 @@ async def test_a_node_without_our_taint_is_not_opened(api: Api, fleet: Fleet) ->
 async def test_n03_a_node_made_anew_under_the_same_name_is_not_the_held_one(api: Api, fleet: Fleet) -> None:
     (name,) = await fleet.add(1)
     node = await read_node(api, name)
-    earlier = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, uid="gone", resource_version="1"))
+    earlier = msgspec.structs.replace(
+        node, metadata=msgspec.structs.replace(node.metadata, uid="gone", resource_version="1")
+    )
     with pytest.raises(NotFound, match="made anew"):
         await nodes.hold(api, earlier, OURS)
     assert taints(await read_node(api, name)) == []
@@ -323,5 +323,3 @@ async def test_repeated_events_become_one_series_and_a_refused_one_troubles_nobo
     assert ours["Waiting"]["series"]["count"] == 2
     assert ours["Waiting"]["regarding"]["uid"] == about.uid
     assert len(ours["Evicted"]["note"]) == 1024
-
-

@@ -38,22 +38,17 @@ def in_phase(*phases: str) -> Any:
     return condition
 
 
-async def marks(admin: Admin) -> list[str]:
-    """Our taints and labels on nodes, and our gates on pods that have a node or are gone."""
-    found = []
-    for node in await admin.list("/api/v1/nodes"):
-        found += [node["metadata"]["name"] for taint in node["spec"].get("taints", []) if taint["key"] == GATE]
-        found += [node["metadata"]["name"] for key in node["metadata"].get("labels", {}) if key == GATE]
-    for pod in await admin.list("/api/v1/pods"):
-        gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
-        found += [pod["metadata"]["name"] for gate in gates if gate == GATE]
-    return found
+def node_marks(node: Mapping[str, Any]) -> list[str]:
+    """Our taints and labels on a node."""
+    taints = [taint["key"] for taint in node["spec"].get("taints", [])]
+    return [key for key in (*taints, *node["metadata"].get("labels", {})) if key == GATE]
 
 
 async def no_marks(admin: Admin) -> None:
-    async with asyncio.timeout(30):
-        while await marks(admin):
-            await asyncio.sleep(0.1)
+    """Wait until no node carries a mark of ours, and see that no pod has our gate."""
+    await admin.wait_for_all("/api/v1/nodes", lambda nodes: not any(node_marks(node) for node in nodes.values()))
+    for pod in await admin.list("/api/v1/pods"):
+        assert GATE not in [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
 
 
 async def test_without_any_agreement_nothing_is_evicted_and_the_claim_names_who_would_have_to_consent(
@@ -73,7 +68,7 @@ async def test_without_any_agreement_nothing_is_evicted_and_the_claim_names_who_
     assert claim["status"]["plan"]["consentMissing"] == sorted(TEAMS)
     assert all(team in claim["status"]["message"] for team in TEAMS)
     assert not [one for one in watch.pods.values() if one.deleting_at is not None]
-    assert await marks(admin) == ["big"], "the waiting pod keeps its gate, and no node has a mark"
+    assert not any(node_marks(node) for node in await admin.list("/api/v1/nodes"))
 
     for one in SMALL.agreements():  # consent given later is enough: nothing has to be submitted again
         await admin.create(one)

@@ -47,7 +47,10 @@ async def test_e01_names_in_pascal_case_the_unused_form_null_and_no_error() -> N
 async def test_e02_whole_nodes_are_answered_in_the_form_they_came_in() -> None:
     rig = Rig(SMALL, BIG, node("n1", "small"), node("n2"))
     items = [
-        {"metadata": {"name": name, "labels": {"x": "é"}}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}
+        {
+            "metadata": {"name": name, "labels": {"x": "é"}},
+            "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}},
+        }
         for name in ("n1", "n2")
     ]
     answer = await rig.ask("filter", {"Pod": gpu_pod(), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
@@ -238,6 +241,13 @@ async def test_a_changed_node_label_pool_or_claim_is_seen_by_the_next_question()
     assert (await rig.ask("filter", by_name(["n1"], whole)))["NodeNames"] == []
 
 
+async def test_a_label_alone_moves_a_node_to_another_pool() -> None:
+    rig = Rig(SMALL, BIG, node("n1"))
+    assert (await rig.ask("filter", by_name(["n1"])))["NodeNames"] == []
+    rig.put(node("n1", "small"))
+    assert (await rig.ask("filter", by_name(["n1"])))["NodeNames"] == ["n1"]
+
+
 async def test_o05_bodies_that_are_too_large_are_refused_with_and_without_a_declared_length() -> None:
     rig = Rig(SMALL)
     assert (await rig.post("/filter", b" " * (MAX_BODY + 1)))[0] == 413
@@ -247,7 +257,17 @@ async def test_o05_bodies_that_are_too_large_are_refused_with_and_without_a_decl
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"null", b"[]", b"{", b'{"Pod":null}', b'{"Pod":{}}', b"\xff\xfe", b"[" * 10_000, b'{"Pod":' + b'{"a":' * 10_000],
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'{"Pod":null}',
+        b'{"Pod":{}}',
+        b"\xff\xfe",
+        b"[" * 10_000,
+        b'{"Pod":' + b'{"a":' * 10_000,
+    ],
     ids=["empty", "null", "array", "cut", "no-pod", "no-metadata", "not-utf8", "deep-arrays", "deep-objects"],
 )
 async def test_o05_garbage_is_answered_with_200_and_a_text(body: bytes) -> None:
@@ -271,7 +291,11 @@ questions = st.fixed_dictionaries(
         "Pod": st.one_of(
             json_values,
             st.builds(
-                lambda quantity, extra: {**gpu_pod(0), **extra, "spec": {"containers": [{"resources": {"limits": quantity}}]}},
+                lambda quantity, extra: {
+                    **gpu_pod(0),
+                    **extra,
+                    "spec": {"containers": [{"resources": {"limits": quantity}}]},
+                },
                 st.dictionaries(st.sampled_from(["nvidia.com/gpu", "cpu"]), st.text(max_size=6) | st.integers()),
                 st.dictionaries(st.sampled_from(["status", "kind"]), json_values, max_size=2),
             ),

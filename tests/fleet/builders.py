@@ -232,7 +232,7 @@ def claim(
 
 def members(count: int = 1, *, gang: str = "train", ns: str = "team-b", **more: Any) -> list[Pod]:
     """The whole-node pods of a named gang, none bound: train-0, train-1, …"""
-    return [pod(f"{gang}-{index}", 8, ns=ns, gang=gang, size=count, **more) for index in range(count)]
+    return [pod(f"{gang}-{index}", 8, ns=ns, gang=gang, **{"size": count, **more}) for index in range(count)]
 
 
 def job(
@@ -244,28 +244,29 @@ def job(
     indexed: bool = True,
     suspend: bool = False,
     ended: str | None = None,
+    succeeded: int | None = None,
     uid: str | None = None,
 ) -> Job:
     return Job(
         Metadata(name, ns, uid=uid or f"job-{name}"),
         JobSpec(parallelism, completions, "Indexed" if indexed else "NonIndexed", suspend),
-        JobStatus((Condition(ended, "True"),) if ended else None),
+        JobStatus(succeeded, (Condition(ended, "True"),) if ended else None),
     )
 
 
-def view(
-    *objects: Node | Pod | Job | GPUPool | DrainAgreement | WholeNodeClaim | Iterable[Any],
-) -> View:
+def flat(objects: Iterable[Any]) -> list[Any]:
+    """Objects and lists of them, nested as they may be, as one list."""
+    return [leaf for one in objects for leaf in ([one] if isinstance(one, msgspec.Struct) else flat(one))]
+
+
+def view(*objects: Node | Pod | Job | GPUPool | DrainAgreement | WholeNodeClaim | Iterable[Any]) -> View:
     """A view of all the objects given, lists of them included; with the pool `big` if no pool is given."""
-    flat: list[Any] = []
-    for one in objects:
-        flat.extend([one] if isinstance(one, msgspec.Struct) else one)
-    pools = tuple(one for one in flat if isinstance(one, GPUPool))
+    given = flat(objects)
     return View(
-        nodes={one.metadata.name: one for one in flat if isinstance(one, Node)},
-        pods={one.metadata.uid: one for one in flat if isinstance(one, Pod)},
-        jobs={one.metadata.uid: one for one in flat if isinstance(one, Job)},
-        pools=pools or (pool(),),
-        agreements=tuple(one for one in flat if isinstance(one, DrainAgreement)),
-        claims={one.metadata.uid: one for one in flat if isinstance(one, WholeNodeClaim)},
+        nodes={one.metadata.name: one for one in given if isinstance(one, Node)},
+        pods={one.metadata.uid: one for one in given if isinstance(one, Pod)},
+        jobs={one.metadata.uid: one for one in given if isinstance(one, Job)},
+        pools=tuple(one for one in given if isinstance(one, GPUPool)) or (pool(),),
+        agreements=tuple(one for one in given if isinstance(one, DrainAgreement)),
+        claims={one.metadata.uid: one for one in given if isinstance(one, WholeNodeClaim)},
     )

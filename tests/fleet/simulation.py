@@ -28,6 +28,7 @@ from fleet.actions import (
     Poke,
     Steer,
     Timing,
+    Ungate,
     WriteStatus,
 )
 from fleet.cards import cards, finished, holds_node, terminating, waiting
@@ -41,7 +42,7 @@ from fleet.selectors import node_wanted, tolerates
 from fleet.times import format_time
 from fleet.upkeep import member
 from fleet.view import View
-from tests.fleet.builders import T0, at, pool
+from tests.fleet.builders import T0, at, flat, pool
 
 _PASS = timedelta(milliseconds=10)
 _RETRY = timedelta(seconds=1)
@@ -101,10 +102,8 @@ class Simulation:
 
     def add(self, *objects: Any) -> "Simulation":
         """Put objects (or lists of them) into the cluster now."""
-        for one in objects:
-            if not isinstance(one, msgspec.Struct):
-                self.add(*one)
-            elif isinstance(one, Node):
+        for one in flat(objects):
+            if isinstance(one, Node):
                 self.nodes[one.metadata.name] = one
             elif isinstance(one, Pod):
                 self.pods[one.metadata.uid] = one
@@ -306,6 +305,8 @@ class Simulation:
                 self._evict(action)
             case Steer(pod=pod, claim_uid=uid):
                 self._steer(pod, uid)
+            case Ungate(pod=pod):
+                self._ungate(pod)
             case Poke(pod=pod, at=moment):
                 if pod.metadata.uid in self.pods:
                     now = self.pods[pod.metadata.uid]
@@ -388,6 +389,12 @@ class Simulation:
             tolerations = (*tolerations, wanted)
         spec = replace(now.spec, scheduling_gates=gates, node_selector=selector or None, tolerations=tolerations)
         self.pods[pod.metadata.uid] = replace(now, spec=spec)
+
+    def _ungate(self, pod: Pod) -> None:
+        now = self.pods.get(pod.metadata.uid)
+        if now is not None:
+            gates = tuple(one for one in now.spec.scheduling_gates or () if one.name != CLAIM_KEY) or None
+            self.pods[pod.metadata.uid] = replace(now, spec=replace(now.spec, scheduling_gates=gates))
 
     # What always holds
 

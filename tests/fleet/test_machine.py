@@ -1,10 +1,12 @@
 """A random history of the simulated cluster, with rules that hold after every step of it."""
 
+from datetime import timedelta
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.actions import Answer, EvictionAnswer
+from fleet.actions import Answer, EvictionAnswer, Timing
 from fleet.cards import terminating
 from fleet.marks import ENDED
 from fleet.names import CLAIM_KEY, POLICY
@@ -14,6 +16,9 @@ from tests.fleet.scenes import gang
 from tests.fleet.simulation import Simulation, replace
 
 NODES = ("n1", "n2", "n3", "n4")
+TIMING = Timing(
+    drain_timeout=timedelta(seconds=20), landing_timeout=timedelta(seconds=15), avoid_for=timedelta(seconds=30)
+)
 FOREIGN = Taint("example.com/keep", "PreferNoSchedule", "x")
 node_names = st.sampled_from(NODES)
 tenants = st.sampled_from(["team-v", "team-w"])
@@ -25,7 +30,7 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Simulation(recreate=True)
+        self.scene = Simulation(timing=TIMING, recreate=True)
         self.made = 0
         self.cordoned: set[str] = set()
 
@@ -150,8 +155,8 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def wait_long(self) -> None:
-        """Longer than a node that was given back is avoided."""
-        self.scene.go_on(660)
+        """Longer than anything takes before it is given up, and than a node that was given back is avoided."""
+        self.scene.go_on(35)
 
     # What holds after each step, beside what the simulation checks whenever the controller is at rest
 

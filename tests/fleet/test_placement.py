@@ -64,7 +64,7 @@ def test_p02_p18_whole_node_pods_go_to_no_idle_node_by_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "containers, inits",
+    ("containers", "inits"),
     [((container(4), container(4)), None), ((container(1),), (container(8),))],
     ids=["p04-two-containers-of-four", "p05-init-container-of-eight"],
 )
@@ -192,11 +192,24 @@ def test_e15_reasons_are_constant_texts_without_names_or_numbers() -> None:
 
 
 def test_p07_fuller_nodes_of_the_small_pool_come_first_and_lent_ones_last() -> None:
-    where = board(LENT, SMALL, node("s7", "small"), node("s6", "small"), node("s0", "small"), node("b7"), node("b0"))
-    used = {"s7": 7, "s6": 6, "b7": 7}
-    scored = dict(scores(pod("one", 1), ["s7", "s6", "s0", "b7", "b0", "unknown"], where, used))
-    assert scored["s7"] > scored["s6"] > scored["s0"] > scored["b7"] > scored["b0"] >= scored["unknown"]
+    names = [*(f"s{used}" for used in range(8)), "b0", "b1", "b7"]
+    where = board(LENT, SMALL, *(node(name, "small" if name[0] == "s" else "big") for name in names))
+    used = {name: int(name[1]) for name in names}
+    scored = dict(scores(pod("one", 1), [*names, "unknown"], where, used))
+    assert [scored[f"s{number}"] for number in range(8)] == sorted({scored[f"s{number}"] for number in range(8)})
+    assert scored["s0"] > scored["b7"] >= scored["b1"] > scored["b0"] >= scored["unknown"]
     assert all(type(score) is int and 0 <= score <= 10 for score in scored.values())
+
+
+@given(cards=st.integers(1, 64), used=st.integers(0, 64))
+def test_p07_a_touched_node_always_wins_over_an_untouched_one(cards: int, used: int) -> None:
+    for kind in (pool("small", accepts=Accepts.SMALL, cards=cards), pool("small", cards=cards)):
+        where = board(kind, node("touched", "small"), node("untouched", "small"))
+        scored = dict(scores(pod("p", 1), ["touched", "untouched"], where, {"touched": used}))
+        if used and cards > 1:
+            assert 10 >= scored["touched"] > scored["untouched"] >= 0
+        else:
+            assert scored["touched"] >= scored["untouched"]
 
 
 NODES = [

@@ -1,0 +1,118 @@
+"""Agreements: nobody is stopped without one, and only as it was written."""
+
+from datetime import datetime
+
+import pytest
+
+from fleet.agreements import Consent, Verdict, problems, verdict
+from fleet.objects import LabelSelector, Pod, Requirement
+from fleet.resources import DrainAgreement
+from tests.fleet.builders import agreement, at, pod
+
+WEB = LabelSelector({"app": "web"})
+
+
+def asked(one: Pod, *agreements: DrainAgreement, by: str = "team-b", since: float = 0, now: float = 1000) -> Verdict:
+    return verdict(one, by, agreements, at(since), at(now))
+
+
+def running(**more: object) -> Pod:
+    return pod("p", on="n1", started=0, **more)  # type: ignore[arg-type]
+
+
+def test_d33_no_agreement_no_eviction() -> None:
+    assert asked(running()) == Verdict(Consent.MISSING)
+    assert asked(running(), agreement(ns="team-w")) == Verdict(Consent.MISSING)
+
+
+def test_an_agreement_of_the_pods_own_namespace_is_needed_and_enough() -> None:
+    assert asked(running(), agreement("nights")) == Verdict(Consent.GIVEN, "nights")
+
+
+def test_d34_it_is_for_the_beneficiaries_it_names() -> None:
+    assert asked(running(), agreement(to=["team-a"])).consent is Consent.MISSING
+    assert asked(running(), agreement(to=["team-a", "team-b"])).consent is Consent.GIVEN
+
+
+@pytest.mark.parametrize(
+    ("void", "field"),
+    [
+        (agreement(select=LabelSelector()), "podSelector"),
+        (agreement(select=LabelSelector({}, ())), "podSelector"),
+        (agreement(patience="soon"), "spec.patience"),
+        (agreement(min_runtime="10 minutes"), "spec.minRuntime"),
+        (agreement(to=[]), "beneficiaries"),
+        (agreement(expires=1000), "expires"),
+    ],
+)
+def test_d35_a_void_agreement_is_none_and_says_why(void: DrainAgreement, field: str) -> None:
+    assert asked(running(labels={"app": "web"}), void).consent is Consent.MISSING
+    assert any(field in text for text in problems(void, at(1000)))
+
+
+def test_a_valid_one_has_no_problems() -> None:
+    assert problems(agreement(select=WEB, expires=1001), at(1000)) == ()
+
+
+@pytest.mark.parametrize(("now", "given"), [(999.999, True), (1000, False), (1001, False)])
+def test_it_ends_when_it_expires(now: float, given: bool) -> None:
+    assert (asked(running(), agreement(expires=1000), now=now).consent is Consent.GIVEN) is given
+
+
+def test_the_selector_says_which_pods() -> None:
+    assert asked(running(labels={"app": "web"}), agreement(select=WEB)).consent is Consent.GIVEN
+    assert asked(running(labels={"app": "db"}), agreement(select=WEB)).consent is Consent.NOT_SELECTED
+    odd = LabelSelector(match_expressions=(Requirement("app", "Matches", ("web",)),))
+    assert asked(running(labels={"app": "web"}), agreement(select=odd)).consent is Consent.NOT_SELECTED
+
+
+@pytest.mark.parametrize(
+    ("priority", "ceiling", "consent"),
+    [
+        (None, 0, Consent.GIVEN),
+        (0, 0, Consent.GIVEN),
+        (1, 0, Consent.PRIORITY),
+        (100, 100, Consent.GIVEN),
+        (101, 100, Consent.PRIORITY),
+        (-5, 0, Consent.GIVEN),
+        (0, -1, Consent.PRIORITY),
+    ],
+)
+def test_d39_the_ceiling_is_the_highest_priority_that_may_be_stopped(
+    priority: int | None, ceiling: int, consent: Consent
+) -> None:
+    assert asked(running(priority=priority), agreement(max_priority=ceiling)).consent is consent
+
+
+def test_d36_a_pod_is_protected_until_it_has_run_long_enough() -> None:
+    patient = agreement(min_runtime="10m")
+    young = asked(running(), patient, now=180)
+    assert young == Verdict(Consent.MIN_RUNTIME, "yes", at(600))
+    assert asked(running(), patient, now=599.9).consent is Consent.MIN_RUNTIME
+    assert asked(running(), patient, now=600).consent is Consent.GIVEN
+
+
+def test_a_pod_that_has_not_started_is_protected_by_a_minimum_only() -> None:
+    starting = Pod(running().metadata, running().spec)
+    assert asked(starting, agreement(min_runtime="10m")).consent is Consent.MIN_RUNTIME
+    assert asked(starting, agreement()).consent is Consent.GIVEN
+
+
+def test_the_claim_must_have_waited_first() -> None:
+    patient = agreement(patience="10m")
+    assert asked(running(), patient, since=500, now=1099) == Verdict(Consent.PATIENCE, "yes", at(1100))
+    assert asked(running(), patient, since=500, now=1100).consent is Consent.GIVEN
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_the_most_favourable_agreement_decides(flipped: bool) -> None:
+    several = [agreement("strict", select=WEB), agreement("slow", patience="1h"), agreement("free")]
+    assert asked(running(), *(several[::-1] if flipped else several)) == Verdict(Consent.GIVEN, "free")
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_else_the_one_that_comes_closest_gives_the_reason(flipped: bool) -> None:
+    several = [agreement("a", select=WEB), agreement("b", patience="2h"), agreement("c", patience="1h")]
+    closest: datetime = at(3600)
+    found = asked(running(), *(several[::-1] if flipped else several))
+    assert found == Verdict(Consent.PATIENCE, "c", closest)
