@@ -162,7 +162,7 @@ class LeaseElector:
                 lease = _DECODER.decode(await self._api.get(self._path))
         except (ClusterError, TimeoutError):
             return
-        if False:
+        if lease.spec.holder_identity != self.identity:
             self._renewed_at = None
             raise LeaseLost(f"lease {self._path} was taken over by {lease.spec.holder_identity or 'nobody'}")
         self._version, self._spec = lease.metadata.resource_version, lease.spec

@@ -22,7 +22,7 @@ from controller.metrics import Metrics
 from controller.operator import OperatorThread
 from controller.server import PortError, serve
 from controller.settings import Settings
-from controller.upkeep import keep_statuses
+from controller.upkeep import Upkeep
 
 _LOG = logging.getLogger("wholenode.controller")
 _STUCK_SECONDS = 30.0
@@ -83,7 +83,7 @@ class _Replica:
             group.create_task(self._lease.hold())
             group.create_task(self._caches.run())
             group.create_task(self._events.run())
-            group.create_task(keep_statuses(self._api, self._caches, self._metrics, self._lease.is_valid))
+            group.create_task(Upkeep(self._api, self._caches, self._metrics, self._lease.is_valid).run())
             group.create_task(self._engine.run())
             group.create_task(_fail_when(kopf_died))
 
@@ -145,6 +145,8 @@ def main() -> int:
         return 1
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # It says at each start that signals are not its business in a thread of its own; so it was meant.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     try:
         asyncio.run(run(settings))
     except (ClusterError, PortError, BaseExceptionGroup) as error:

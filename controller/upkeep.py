@@ -1,41 +1,79 @@
-"""Keeps the status of pools and agreements true, every two seconds at most."""
+"""Keeps the status of pools and agreements true, and wakes small pods that a change of either may let through."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from cluster.claims import write_status
 from cluster.client import Api
 from cluster.errors import ClusterError
+from cluster.pods import poke
 from controller.caches import Caches
 from controller.metrics import Metrics
-from fleet.summaries import agreement_status, pool_status
+from fleet.objects import Pod
+from fleet.summaries import agreement_status, pool_status, refused_small_pods
+from fleet.times import format_time
+from fleet.view import View
 
 _LOG = logging.getLogger("wholenode.controller")
 _EVERY_SECONDS = 2.0
 
 
-async def keep_statuses(api: Api, caches: Caches, metrics: Metrics, may_write: Callable[[], bool]) -> None:
-    """Write what has changed, until cancelled."""
-    await caches.synced()
-    while True:
-        now = datetime.now(UTC)
-        view = caches.view({})
-        metrics.forget_pools({pool.metadata.name for pool in view.pools})
+class Upkeep:
+    """Looks every two seconds. `may_write` is asked before every write: the fence of the lease."""
+
+    def __init__(self, api: Api, caches: Caches, metrics: Metrics, may_write: Callable[[], bool]) -> None:
+        self._api = api
+        self._caches = caches
+        self._metrics = metrics
+        self._may_write = may_write
+        self._rules: object = None
+        self._changed = False
+
+    async def run(self) -> None:
+        """Write what has changed, until cancelled."""
+        await self._caches.synced()
+        while True:
+            now = datetime.now(UTC)
+            view = self._caches.view({})
+            await self._write_pools(view, now)
+            await self._write_agreements(view, now)
+            await self._wake(view, now)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _write_pools(self, view: View, now: datetime) -> None:
+        self._metrics.forget_pools({pool.metadata.name for pool in view.pools})
         for pool in view.pools:
-            pool_now = pool_status(view, pool, now)
-            metrics.pool(pool.metadata.name, pool_now)
-            if pool_now != pool.status and may_write():
+            status = pool_status(view, pool, now)
+            self._metrics.pool(pool.metadata.name, status)
+            if status != pool.status and self._may_write():
                 try:
-                    caches.pools.apply(await write_status(api, pool, pool_now))
+                    self._caches.pools.apply(await write_status(self._api, pool, status))
                 except ClusterError as error:
                     _LOG.debug("pool status not written", extra={"pool": pool.metadata.name, "error": str(error)})
+
+    async def _write_agreements(self, view: View, now: datetime) -> None:
         for agreement in view.agreements:
-            agreement_now = agreement_status(agreement, now)
-            if agreement_now != agreement.status and may_write():
+            status = agreement_status(agreement, now)
+            if status != agreement.status and self._may_write():
                 try:
-                    caches.agreements.apply(await write_status(api, agreement, agreement_now))
+                    self._caches.agreements.apply(await write_status(self._api, agreement, status))
                 except ClusterError as error:
                     _LOG.debug("agreement status not written", extra={"error": str(error)})
-        await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _wake(self, view: View, now: datetime) -> None:
+        """A look after pools or agreements changed: the extender has seen it by then, and kube-scheduler never will."""
+        metadata = (*(one.metadata for one in view.pools), *(one.metadata for one in view.agreements))
+        rules = {(one.uid, one.generation) for one in metadata}
+        due, self._changed = self._changed, self._rules is not None and rules != self._rules
+        self._rules = rules
+        if due and self._may_write():
+            await self._poke(refused_small_pods(view), now)
+
+    async def _poke(self, pods: Iterable[Pod], now: datetime) -> None:
+        for pod in pods:
+            try:
+                self._caches.pods.apply(await poke(self._api, pod, format_time(now)))
+            except ClusterError as error:
+                _LOG.debug("pod not woken", extra={"pod": pod.key, "error": str(error)})

@@ -126,7 +126,6 @@ class Timing:
     poke_at_most_every: timedelta = timedelta(seconds=5)
     retry_after: timedelta = timedelta(seconds=10)
     avoid_for: timedelta = timedelta(minutes=10)
-    budget_patience: timedelta = timedelta(seconds=5)
 
 
 @dataclass(slots=True)

@@ -57,6 +57,11 @@ def terminating(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None
 
 
+def created(pod: Pod) -> float:
+    """When the pod was made, in seconds since 1970; 0 if that is not known."""
+    return pod.metadata.creation_timestamp.timestamp() if pod.metadata.creation_timestamp else 0.0
+
+
 def gated_by(pod: Pod) -> tuple[str, ...]:
     return tuple(gate.name for gate in pod.spec.scheduling_gates or ())
 

@@ -13,7 +13,7 @@ from fleet.marks import tainted_for
 from fleet.objects import Pod
 from fleet.planning import may_stop, unready
 from fleet.reasons import Reason
-from fleet.resources import ClaimStatus, Phase, Victim, WholeNodeClaim
+from fleet.resources import ClaimStatus, Drain, Phase, Victim, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
 from fleet.upkeep import Context, member
 
@@ -104,6 +104,10 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
     for pod in running:
         if not allowed:
             _protected(context, claim, pod, not_allowed)
+            return None
+        pool = context.view.membership.pool_of(pod.spec.node_name or "")
+        if pool is None or pool.spec.drain is not Drain.AGREED:
+            _protected(context, claim, pod, str(Reason.DRAIN_DISABLED))
             return None
         verdict = consent(context.view, claim, pod, context.now)
         if verdict.consent is not Consent.GIVEN or unevictable(pod):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fleet.cards import created
 from fleet.names import GANG, GANG_SIZE, JOB_COMPLETION_INDEX, KUEUE_POD_GROUP, KUEUE_POD_GROUP_TOTAL
 from fleet.objects import Job, Pod
 from fleet.resources import GangRef
@@ -99,11 +100,7 @@ def gangs(pods: Iterable[Pod], jobs: Mapping[str, Job], succeeded: Iterable[Pod]
         members.setdefault(gang_key(namespace, ref), (namespace, ref, []))[2].append(pod)
     found: dict[str, Gang] = {}
     for key, (namespace, ref, some) in members.items():
-        some.sort(key=lambda pod: (_created(pod), pod.metadata.name))
+        some.sort(key=lambda pod: (created(pod), pod.metadata.name))
         ordered = tuple(some)
         found[key] = Gang(namespace, ref, _size(ref, ordered, jobs, ended[key]), ordered)
     return found
-
-
-def _created(pod: Pod) -> float:
-    return pod.metadata.creation_timestamp.timestamp() if pod.metadata.creation_timestamp else 0.0

@@ -48,4 +48,3 @@ class Reason(StrEnum):
     EVICTION_REFUSED = "EvictionRefused"
     DRAIN_TIMED_OUT = "DrainTimedOut"
     LANDING_TIMED_OUT = "LandingTimedOut"
-    RETRYING = "TryingAgain"

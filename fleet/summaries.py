@@ -3,8 +3,11 @@
 from datetime import datetime
 
 from fleet.agreements import problems
+from fleet.cards import created, waiting
 from fleet.fitness import ready, usable_cards, whole
 from fleet.marks import tainted_for
+from fleet.objects import Pod
+from fleet.pools import RequestClass
 from fleet.resources import (
     Accepts,
     AgreementStatus,
@@ -16,6 +19,7 @@ from fleet.resources import (
 from fleet.view import View
 
 _SHOWN_NODES = 5
+_WOKEN_PODS = 100
 
 
 def pool_status(view: View, pool: GPUPool, now: datetime) -> PoolStatus:
@@ -79,3 +83,20 @@ def _condition(
     before = next((one for one in old if one.type == type_), None)
     since = before.last_transition_time if before is not None and before.status == status else now
     return ResourceCondition(type_, status, reason, message, since, generation)
+
+
+def refused_small_pods(view: View) -> tuple[Pod, ...]:
+    """Small pods that kube-scheduler tried and found no place for, oldest first, at most 100."""
+    found = [
+        view.pods[uid]
+        for uid, request in view.requests.items()
+        if request.request_class is RequestClass.SMALL and _refused(view.pods[uid])
+    ]
+    return tuple(sorted(found, key=lambda pod: (created(pod), pod.key))[:_WOKEN_PODS])
+
+
+def _refused(pod: Pod) -> bool:
+    return waiting(pod) and any(
+        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
+        for one in pod.status.conditions or ()
+    )

@@ -89,7 +89,7 @@ async def demonstrate(scene: Scene, jobs: int, stock_seconds: float, console: Co
     began = time.monotonic()
     async with ControlPlane(progress=progress) as plane, Admin(plane.kubeconfig) as admin:
         say(f"control plane up after {time.monotonic() - began:.1f} s: etcd, API server, controllers, scheduler, KWOK")
-        for objects in (scene.fleet(), scene.namespaces(), scene.background()):
+        for objects in (scene.fleet(), scene.namespaces(), scene.busy()):
             await create_all(admin, objects)
         async with follow(admin) as watch:
             show = Show(admin, watch, scene, console)

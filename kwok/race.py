@@ -202,7 +202,7 @@ class Race:
 
 async def prepare(admin: Admin, watch: PodWatch, scene: Scene) -> None:
     """Make the fleet, the teams and their long-running jobs, and wait until all of them are bound."""
-    for objects in (scene.fleet(), scene.namespaces(), scene.background()):
+    for objects in (scene.fleet(), scene.namespaces(), scene.busy()):
         await create_all(admin, objects)
 
     def all_bound() -> bool:

@@ -65,6 +65,17 @@ class Scene:
             for team in teams
         ]
 
+    def busy(self) -> list[Manifest]:
+        """The jobs that keep the fleet busy from the start, dealt out evenly: as kube-scheduler's default would.
+
+        They are placed by name: a scheduler that learns of the nodes one by one would crowd the first ones.
+        """
+        names = [node["metadata"]["name"] for node in self.fleet()]
+        pods = self.background()
+        for index, pod in enumerate(pods):
+            pod["spec"]["nodeName"] = names[index % len(names)]
+        return pods
+
     def background(self, start: int = 0, count: int | None = None, seconds: float | None = None) -> list[Manifest]:
         """Single-card jobs of the teams, in a seeded order; `seconds` is how long each runs (None: on and on)."""
         source = random.Random(self.seed + start)

@@ -223,3 +223,59 @@ async def test_nothing_of_ours_stays_on_pods_nodes_and_jobs_and_no_call_was_refu
         log = (plane.logs / f"{name}.log").read_text(encoding="utf-8")
         assert "Forbidden" not in log
         assert "Traceback" not in log
+
+
+async def test_a_small_pod_is_woken_when_its_team_agrees_to_give_idle_nodes_back(
+    admin: Admin, watch: PodWatch, product: Product
+) -> None:
+    """A change in a custom resource alone wakes nobody in kube-scheduler; the controller does."""
+    scene = Scene(nodes=3, small_nodes=1, busy_cards=8)
+    await create_all(admin, [*scene.fleet(), *scene.namespaces()])
+    for pool in scene.pools():
+        await admin.create(pool)
+    await product.start()
+    await create_all(admin, scene.background(count=12))  # 8 fit into the small pool, 4 wait
+    assert await watch.until(lambda: sum(bool(one.node) for one in watch.pods.values()) == 8, 30)
+
+    for agreement in scene.agreements():
+        await admin.create(agreement)
+
+    assert await watch.until(lambda: sum(bool(one.node) for one in watch.pods.values()) == 12, 30)
+
+
+async def test_kube_schedulers_preemption_never_stops_anybody_for_a_whole_node_pod(
+    admin: Admin, watch: PodWatch, product: Product
+) -> None:
+    """An ungated whole-node pod of a high priority: preemption would stop pods without anybody's consent."""
+    await prepare(admin, watch, SMALL)
+    await admin.create(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "above-all"},
+            "value": 1000,
+        }
+    )
+    for pool in SMALL.pools():
+        await admin.create(pool)
+    await product.start()
+    job = SMALL.whole_node_job("greedy")
+    job["spec"]["priorityClassName"] = "above-all"
+    await admin.create(job)
+
+    def refused(claims: Mapping[str, Mapping[str, Any]]) -> bool:
+        return any(one.get("status", {}).get("reason") == "AgreementMissing" for one in claims.values())
+
+    await admin.wait_for_all(OWN_CLAIMS, refused)
+    path = f"/api/v1/namespaces/{BENEFICIARY}/pods/greedy"
+    await admin.patch(path, {"spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}, "strategic")
+    pod = await admin.wait_for(
+        path,
+        lambda found: any(
+            one.get("reason") == "Unschedulable" for one in (found or {}).get("status", {}).get("conditions", [])
+        ),
+    )
+
+    assert pod is not None
+    assert not pod["status"].get("nominatedNodeName")
+    assert not [one for one in watch.pods.values() if one.deleting_at is not None]

@@ -1,4 +1,4 @@
-"""A simulated cluster for the pure core: own clock, a toy kubelet and scheduler, and a controller that can be killed.
+"""The pure core at work in a simulated cluster: a controller that can be killed after any of its writes.
 
 The controller runs `fleet.lifecycle.decide` as the real engine does: actions of a pass in order, none for a claim
 whose status was written in that pass. `kill_after` lets it die right after that many writes of the whole run; it
@@ -6,11 +6,10 @@ then starts again without looks and answers. Nothing sleeps.
 """
 
 import dataclasses
-import heapq
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 
@@ -31,25 +30,22 @@ from fleet.actions import (
     Ungate,
     WriteStatus,
 )
-from fleet.cards import cards, finished, holds_node, terminating, waiting
+from fleet.cards import terminating
 from fleet.lifecycle import decide
-from fleet.marks import ENDED, HOLDING, OPEN, labelled_for, tainted_for
-from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE, POKE
-from fleet.objects import Job, Node, Pod, Taint, Toleration
-from fleet.placement import Board, judge
-from fleet.resources import DrainAgreement, GPUPool, Phase, Policy, WholeNodeClaim
-from fleet.selectors import node_wanted, tolerates
+from fleet.marks import labelled_for, tainted_for
+from fleet.names import CLAIM_KEY, POKE
+from fleet.objects import Pod, Taint, Toleration
+from fleet.resources import Policy, WholeNodeClaim
 from fleet.times import format_time
 from fleet.upkeep import member
 from fleet.view import View
-from tests.fleet.builders import T0, at, flat, pool
+from tests.fleet.builders import at, pool
+from tests.fleet.rules import agreed, check
+from tests.fleet.world import World, replace
 
 _PASS = timedelta(milliseconds=10)
 _RETRY = timedelta(seconds=1)
-_STRANGER_SEEN_WITHIN = timedelta(seconds=1.2)
 _MOST_PASSES_AT_ONCE = 60
-
-replace = msgspec.structs.replace
 
 
 class Killed(Exception):  # noqa: N818 - not an error of ours: the process is gone
@@ -67,92 +63,27 @@ class Eviction:
 
 
 @dataclass
-class Simulation:
-    """The cluster, its clock, and everything that happened."""
+class Simulation(World):
+    """The world with a controller at work in it, and everything it did."""
 
     timing: Timing = field(default_factory=Timing)
     kill_after: int | None = None
     kill_always: bool = False
     """Whether the controller is killed after each of its writes."""
-    now: datetime = T0
-    nodes: dict[str, Node] = field(default_factory=dict)
-    pods: dict[str, Pod] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
-    pools: list[GPUPool] = field(default_factory=lambda: [pool()])
-    agreements: list[DrainAgreement] = field(default_factory=list)
-    claims: dict[str, WholeNodeClaim] = field(default_factory=dict)
     refusals: dict[str, Answer] = field(default_factory=dict)
     """What the API server answers to evictions of these pods (by UID) instead of accepting them."""
     after: Callable[[Action], object] | None = None
     """Called after each action of the controller that was carried out: the place for what comes between two of them."""
-    recreate: bool = False
-    """Whether an evicted pod with a controller comes back at once, unbound, under another UID."""
+    lag_seconds: float = 0
+    """How old the controller's cache of pods is; its own looks at nodes are always fresh."""
     writes: int = 0
     kills: int = 0
     evictions: list[Eviction] = field(default_factory=list)
     eviction_calls: list[str] = field(default_factory=list)
     done: list[Action] = field(default_factory=list)
-    starts: dict[str, datetime] = field(default_factory=dict)
     looks: dict[str, Look] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
-    _events: list[tuple[datetime, int, Callable[[], None]]] = field(default_factory=list)
-    _made: int = 0
-
-    # What the outside world does
-
-    def add(self, *objects: Any) -> "Simulation":
-        """Put objects (or lists of them) into the cluster now."""
-        for one in flat(objects):
-            if isinstance(one, Node):
-                self.nodes[one.metadata.name] = one
-            elif isinstance(one, Pod):
-                self.pods[one.metadata.uid] = one
-            elif isinstance(one, Job):
-                self.jobs[one.metadata.uid] = one
-            elif isinstance(one, DrainAgreement):
-                self.agreements.append(one)
-            elif isinstance(one, GPUPool):
-                self.pools.append(one)
-            else:
-                self.claims[one.metadata.uid] = one
-        return self
-
-    def later(self, seconds: float, happen: Callable[[], object]) -> None:
-        """Have something happen `seconds` after T0."""
-        self._made += 1
-        heapq.heappush(self._events, (at(seconds), self._made, lambda: happen() and None))
-
-    def bind(self, pod: Pod, node_name: str) -> None:
-        """A scheduler binds the pod, whatever the node's taints say; it runs at once."""
-        self.starts.setdefault(pod.metadata.uid, self.now)
-        self.pods[pod.metadata.uid] = replace(
-            pod,
-            spec=replace(pod.spec, node_name=node_name),
-            status=replace(pod.status, phase="Running", start_time=self.now),
-        )
-
-    def delete(self, uid: str) -> None:
-        """Delete a pod as its owner does: with its grace."""
-        pod = self.pods.get(uid)
-        if pod is None or terminating(pod):
-            return
-        if not pod.spec.node_name:
-            del self.pods[uid]
-            return
-        grace = timedelta(seconds=pod.spec.termination_grace_period_seconds or 0)
-        self.pods[uid] = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=self.now + grace))
-
-    def end(self, uid: str, phase: str = "Succeeded") -> None:
-        """The pod ends by itself."""
-        if uid in self.pods:
-            self.pods[uid] = replace(self.pods[uid], status=replace(self.pods[uid].status, phase=phase))
-
-    def change_node(self, name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        """Somebody changes a node's labels or spec."""
-        node = self.nodes[name]
-        if labels is not None:
-            node = replace(node, metadata=replace(node.metadata, labels=labels))
-        self.nodes[name] = replace(node, spec=replace(node.spec, **spec))
+    _past: deque[tuple[datetime, dict[str, Pod]]] = field(default_factory=deque)
 
     # The run
 
@@ -174,84 +105,22 @@ class Simulation:
         """Let the cluster run for `seconds` more, or until something holds."""
         return self.run(self.seconds + seconds, until)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since T0."""
-        return (self.now - T0).total_seconds()
-
     def view(self) -> View:
         return View(
             dict(self.nodes),
-            dict(self.pods),
+            self._cached_pods(),
             dict(self.jobs),
             tuple(self.pools),
             tuple(self.agreements),
             dict(self.claims),
         )
 
-    def _ends(self) -> Iterable[datetime]:
-        return (
-            pod.metadata.deletion_timestamp
-            for pod in self.pods.values()
-            if pod.metadata.deletion_timestamp and not pod.metadata.finalizers
-        )
-
-    def _happen(self) -> None:
-        while self._events and self._events[0][0] <= self.now:
-            heapq.heappop(self._events)[2]()
-        for uid, pod in list(self.pods.items()):
-            gone_at = pod.metadata.deletion_timestamp
-            if gone_at is not None and gone_at <= self.now and not pod.metadata.finalizers:
-                del self.pods[uid]
-                if self.recreate and pod.metadata.controller():
-                    self._return(pod)
-        self._schedule()
-
-    def _return(self, pod: Pod) -> None:
-        self._made += 1
-        metadata = replace(
-            pod.metadata,
-            name=f"{pod.metadata.name}-again{self._made}",
-            uid=f"{pod.metadata.uid}-again{self._made}",
-            deletion_timestamp=None,
-            creation_timestamp=self.now,
-        )
-        self.add(
-            replace(
-                pod,
-                metadata=metadata,
-                spec=replace(pod.spec, node_name=None),
-                status=replace(pod.status, phase="Pending"),
-            )
-        )
-
-    def _schedule(self) -> None:
-        """A toy kube-scheduler: taints, selectors, cards, then the extender's word; first name wins"""
-        pending = [pod for pod in self.pods.values() if waiting(pod) and not pod.spec.scheduling_gates]
-        if not pending:
-            return
-        board = Board.of(self.pools, self.nodes.values(), self.claims.values(), self.agreements, self.now)
-        for pod in sorted(pending, key=lambda one: (one.metadata.creation_timestamp or T0, one.key)):
-            fitting = [name for name in sorted(self.nodes) if self._fits(pod, self.nodes[name])]
-            passed = judge(pod, fitting, board).passed
-            if passed:
-                self.bind(pod, passed[0])
-
-    def _fits(self, pod: Pod, node: Node) -> bool:
-        hard = [one for one in node.spec.taints or () if one.effect in {"NoSchedule", "NoExecute"}]
-        used = sum(
-            cards(one, DEFAULT_RESOURCE)
-            for one in self.pods.values()
-            if holds_node(one) and one.spec.node_name == node.metadata.name
-        )
-        free = int((node.status.allocatable or {}).get(DEFAULT_RESOURCE, 0)) - used
-        return (
-            not node.spec.unschedulable
-            and any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
-            and all(tolerates(pod.spec.tolerations, one) for one in hard)
-            and node_wanted(pod.spec, node, "")
-            and cards(pod, DEFAULT_RESOURCE) <= free
-        )
+    def _cached_pods(self) -> dict[str, Pod]:
+        self._past.append((self.now, dict(self.pods)))
+        known = self.now - timedelta(seconds=self.lag_seconds)
+        while len(self._past) > 1 and self._past[1][0] <= known:
+            self._past.popleft()
+        return self._past[0][1]
 
     def _settle(self) -> datetime | None:
         """Passes of the controller until it has nothing more to do now; then the rules that always hold are checked."""
@@ -262,9 +131,10 @@ class Simulation:
             except Killed:
                 self.kills += 1
                 self.looks, self.answers = {}, {}
+                self._past.clear()
                 continue
             if not decision.actions:
-                self.check()
+                check(self)
                 return decision.wake_at
             self._schedule()
             self.now += _PASS
@@ -272,6 +142,10 @@ class Simulation:
 
     def _carry_out(self, actions: list[Action]) -> None:
         written: set[str] = set()
+        for one in actions:
+            if isinstance(one, Evict):
+                recorded = {victim.uid for victim in self.claims[one.claim.metadata.uid].status.victims}
+                assert one.victim.uid in recorded, f"{one.victim.name} is to be evicted before that is written down"
         for action in actions:
             if _claim_of(action) in written:
                 continue
@@ -356,23 +230,16 @@ class Simulation:
         claim = self.claims.get(action.claim.metadata.uid)
         assert claim is not None, f"{pod.key} is evicted for a claim that is gone"
         assert claim.spec.policy is Policy.WAIT_THEN_EVICT, f"{pod.key} is evicted for a claim that only waits"
-        assert self.agreed(pod, claim), f"{pod.key} is evicted without a valid agreement"
+        assert agreed(self, pod, claim), f"{pod.key} is evicted without a valid agreement"
         assert any(one.uid == uid and one.evicted_at for one in claim.status.victims), f"{pod.key}: not recorded first"
         assert not member(claim, pod), f"{pod.key} is evicted for its own gang"
+        held = next(one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name)
+        settled = held is not None and self.now >= held + self.timing.settle_before_eviction
+        assert settled, f"{pod.key} is evicted before schedulers could see the taint"
         assert uid not in {one.uid for one in self.evictions}, f"{pod.key} is evicted a second time"
         self.evictions.append(Eviction(uid, pod.metadata.name, self.now, claim.metadata.uid))
         self.answers[uid] = Answer(EvictionAnswer.ACCEPTED)
         self.delete(uid)
-
-    def agreed(self, pod: Pod, claim: WholeNodeClaim) -> bool:
-        """Whether an agreement of the simple kind (no selector, no waits) allows it: written apart from the code."""
-        return any(
-            one.metadata.namespace == pod.metadata.namespace
-            and claim.metadata.namespace in {who.namespace for who in one.spec.beneficiaries}
-            and (pod.spec.priority or 0) <= one.spec.victims.max_priority
-            and (one.spec.expires is None or self.now < one.spec.expires)
-            for one in self.agreements
-        )
 
     def _steer(self, pod: Pod, uid: str) -> None:
         now = self.pods.get(pod.metadata.uid)
@@ -396,45 +263,6 @@ class Simulation:
             gates = tuple(one for one in now.spec.scheduling_gates or () if one.name != CLAIM_KEY) or None
             self.pods[pod.metadata.uid] = replace(now, spec=replace(now.spec, scheduling_gates=gates))
 
-    # What always holds
-
-    def check(self) -> None:
-        """The rules that hold whenever the controller is at rest."""
-        holders: dict[str, str] = {}
-        for claim in self.claims.values():
-            phase = claim.status.phase
-            if phase not in ENDED:
-                assert claim.status.reason, f"claim {claim.metadata.name} is {phase} without a reason"
-            if claim.spec.policy is Policy.PREVIEW or phase not in HOLDING | {Phase.PLANNED}:
-                continue
-            for held in claim.status.nodes:
-                assert held.name not in holders, f"{held.name} belongs to two claims"
-                holders[held.name] = claim.metadata.uid
-            if phase in OPEN:
-                self._check_open(claim)
-        for node in self.nodes.values():
-            for mark in (tainted_for(node), labelled_for(node)):
-                if mark is not None:
-                    assert holders.get(node.metadata.name) == mark, f"a mark of {mark} strayed on {node.metadata.name}"
-
-    def _check_open(self, claim: WholeNodeClaim) -> None:
-        """Nothing but the gang is on an open node, unless it slipped in and is being dealt with."""
-        recorded = {one.uid for one in claim.status.victims}
-        for held in claim.status.nodes:
-            assert held.proved_empty_at is not None, f"{held.name} is open without proof"
-            for pod in self.card_holders(held.name):
-                fresh = self.now - self.starts.get(pod.metadata.uid, T0) <= _STRANGER_SEEN_WITHIN
-                dealt_with = terminating(pod) or pod.metadata.uid in recorded or fresh
-                assert member(claim, pod) or dealt_with, f"{pod.key} sits on open node {held.name}"
-
-    def card_holders(self, node_name: str) -> list[Pod]:
-        """Pods that hold cards of a node, terminating ones included."""
-        return [
-            pod
-            for pod in self.pods.values()
-            if pod.spec.node_name == node_name and not finished(pod) and cards(pod, DEFAULT_RESOURCE)
-        ]
-
     # What tests ask
 
     def the_claim(self) -> WholeNodeClaim:
@@ -448,20 +276,6 @@ class Simulation:
     def evicted(self) -> list[str]:
         """Names of all evicted pods, sorted."""
         return sorted(one.name for one in self.evictions)
-
-    def marked(self) -> list[str]:
-        """Nodes that carry a mark of ours."""
-        return sorted(
-            name for name, node in self.nodes.items() if (tainted_for(node), labelled_for(node)) != (None, None)
-        )
-
-    def where(self, prefix: str) -> list[str]:
-        """Where the bound pods whose name starts so are."""
-        return sorted(
-            pod.spec.node_name
-            for pod in self.pods.values()
-            if pod.metadata.name.startswith(prefix) and pod.spec.node_name and not finished(pod)
-        )
 
 
 def _short(action: Action) -> str:

@@ -102,6 +102,16 @@ def test_killed_after_every_write_the_run_ends_the_same_too(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LANDING)
+def test_a_cache_that_is_behind_changes_nothing_but_the_time(name: str) -> None:
+    whole, scene = LANDING[name](), LANDING[name]()
+    gangs = gangs_of(whole)
+    finish(whole, gangs)
+    scene.lag_seconds = 0.3
+    finish(scene, gangs)
+    assert outcome(scene) == outcome(whole)
+
+
+@pytest.mark.parametrize("name", LANDING)
 def test_no_node_more_is_ever_held_than_the_claims_ask_for(name: str) -> None:
     whole = LANDING[name]()
     gangs = gangs_of(whole)
@@ -114,7 +124,7 @@ def test_no_node_more_is_ever_held_than_the_claims_ask_for(name: str) -> None:
         assert {one.node.metadata.name for one in scene.done if isinstance(one, Hold)} == held
 
 
-def deleted_claim() -> Simulation:
+def deleted_gang() -> Simulation:
     """The gang is deleted once three of seven victims are stopped."""
     scene = busy(["n1"], each=7).add(gang())
 
@@ -140,7 +150,7 @@ def protected_arrival() -> Simulation:
 
 
 GIVEN_BACK: dict[str, tuple[Scene, Phase]] = {
-    "gang deleted": (deleted_claim, Phase.ROLLED_BACK),
+    "gang deleted": (deleted_gang, Phase.ROLLED_BACK),
     "time-out": (timed_out, Phase.FAILED),
     "protected arrival": (protected_arrival, Phase.FAILED),
 }
@@ -162,6 +172,17 @@ def test_killed_after_any_write_everything_is_given_back(name: str) -> None:
         assert len(scene.evictions) == len({one.uid for one in scene.evictions})
         stopped = {one.uid for one in scene.evictions}
         assert {one.uid for one in made.status.victims} == stopped, "who was stopped is counted, and nobody else"
+
+
+@pytest.mark.parametrize("name", GIVEN_BACK)
+def test_a_cache_that_is_behind_gives_everything_back_too(name: str) -> None:
+    make, phase = GIVEN_BACK[name]
+    scene = make()
+    scene.lag_seconds = 0.3
+    scene.run(30)
+    made = scene.the_claim()
+    assert (made.status.phase, scene.marked()) == (phase, [])
+    assert {one.uid for one in made.status.victims} == {one.uid for one in scene.evictions}
 
 
 def _nth(scene: Simulation, number: int) -> str:

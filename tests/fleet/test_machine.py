@@ -34,8 +34,9 @@ class Cluster(RuleBasedStateMachine):
         self.made = 0
         self.cordoned: set[str] = set()
 
-    @initialize(busy=st.lists(node_names, max_size=8), size=st.integers(1, 3))
-    def start(self, busy: list[str], size: int) -> None:
+    @initialize(busy=st.lists(node_names, max_size=8), size=st.integers(1, 3), lag_seconds=st.sampled_from([0, 0.3]))
+    def start(self, busy: list[str], size: int, lag_seconds: float) -> None:
+        self.scene.lag_seconds = lag_seconds
         for name in NODES:
             self.scene.add(node(name, taints=(FOREIGN,)))
         for name in busy:

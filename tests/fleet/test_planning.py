@@ -79,6 +79,12 @@ def test_d41_the_gang_of_a_victim_counts_whole() -> None:
     assert [(one.node, one.lost_gpu_seconds) for one in found.plan.runners_up] == [("n1", 16 * 100)]
 
 
+def test_a_gang_with_two_pods_on_a_node_costs_once() -> None:
+    pair = [pod(f"g-{index}", on="n1", gang="g", size=2, started=900) for index in range(2)]
+    single = pod("s", 3, on="n2", started=900)
+    assert taken(view(node("n1"), node("n2"), pair, single, agreement(), members(1)), claim()) == ["n1"]
+
+
 def test_all_nodes_or_none() -> None:
     seen = view(node("n1"), node("n2"), node("n3", cordoned=True), members(3), agreement())
     found = chosen(seen, claim(nodes=3))
@@ -148,6 +154,8 @@ def test_when_only_time_is_missing_it_says_when() -> None:
     assert own.wake_at == at(3600)
     young = view(node("n1"), small(1, "n1", started=990), agreement(min_runtime="60s"), members(1))
     assert chosen(young, claim()).wake_at == at(1050)
+    both = [*small(1, "n1", started=990), *small(1, "n1", prefix="x", started=970)]
+    assert chosen(view(node("n1"), both, agreement(min_runtime="60s"), members(1)), claim()).wake_at == at(1050)
 
 
 def test_a_natural_end_that_is_declared_is_told() -> None:
@@ -159,6 +167,10 @@ def test_a_natural_end_that_is_declared_is_told() -> None:
     unknown = chosen(view(node("n1"), ending, small(1, "n1", prefix="x"), members(1)), claim(policy=Policy.WAIT))
     assert unknown.plan is not None
     assert unknown.plan.expected_free_at is None
+    second = view(node("n1"), node("n2"), ending, small(1, "n2"), members(2))
+    one_of_two = chosen(second, claim(nodes=2, policy=Policy.WAIT))
+    assert one_of_two.plan is not None
+    assert one_of_two.plan.expected_free_at is None, "the other node's end is not known"
 
 
 @pytest.mark.parametrize("patience", ["0s", "1h"])
@@ -171,6 +183,7 @@ def test_a_preview_shows_the_victims_whatever_its_patience() -> None:
     seen = view(node("n1"), small(2, "n1"), agreement())
     found = chosen(seen, claim(policy=Policy.PREVIEW, gang=ref("nobody"), patience="1h"))
     assert found.plan is not None
+    assert found.reason is Reason.PLANNED
     assert [one.name for one in found.plan.victims] == ["n1-0", "n1-1"]
 
 

@@ -10,10 +10,10 @@ from fleet.actions import Action, Answer, Clear, EvictionAnswer, Hold, Open, Tim
 from fleet.agreements import Consent
 from fleet.lifecycle import decide
 from fleet.names import CLAIM_KEY, POLICY
-from fleet.objects import Condition, NodeStatus, Taint
+from fleet.objects import Taint
 from fleet.reasons import Reason
 from fleet.resources import HeldNode, Phase, PhaseTime
-from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, pool, view
+from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, view
 from tests.fleet.scenes import EVICT, GATED, all_bound, busy, gang, in_phase, small
 from tests.fleet.simulation import Simulation, replace
 
@@ -50,6 +50,7 @@ def test_d01_a_victim_that_cannot_be_evicted_gives_the_node_back_and_nobody_is_s
     assert "budget web" in scene.the_claim().status.message
     scene.run(30)
     assert scene.the_claim().status.phase in {Phase.BLOCKED, Phase.PENDING}
+    assert (scene.the_claim().status.nodes, scene.the_claim().status.node_names) == ((), "")
     assert scene.nodes["n1"] == before
     scene.run(39)
     calls = len(scene.eviction_calls)
@@ -200,6 +201,14 @@ def test_d09_a_protected_pod_that_slips_in_gives_the_node_back(after: float) -> 
     assert scene.marked() == []
 
 
+def test_a_pod_that_slips_in_and_would_come_straight_back_gives_the_node_back() -> None:
+    scene = busy(["n1"], each=2).add(gang())
+    scene.later(0.3, lambda: scene.bind(pod("agent", owner=owned("DaemonSet", "agent")), "n1"))
+    scene.run(10, until=lambda: in_phase(scene, Phase.BLOCKED))
+    assert scene.the_claim().status.reason == Reason.PROTECTED_POD
+    assert scene.eviction_calls == []
+
+
 def test_a_stranger_on_an_open_node_is_stopped_before_the_gang_lands() -> None:
     scene = busy(["n1", "n2"], each=1).add(gang(2))
     scene.after = once(Open, lambda: scene.bind(pod("late"), "n1"))
@@ -266,66 +275,6 @@ def test_d27_d28_cpu_pods_and_failed_pods_are_left_alone() -> None:
     scene.run(30, until=lambda: all_bound(scene))
     assert scene.evicted() == ["n1-0"]
     assert "team-w.web" in scene.pods
-
-
-def test_n01_a_node_that_turns_not_ready_is_left_for_another() -> None:
-    scene = busy(["n1", "n2"], each=2).add(small(1, "n2", prefix="more"), gang())
-    scene.run(10, until=lambda: evicting(scene))
-    sick = scene.nodes["n1"]
-    scene.nodes["n1"] = replace(
-        sick, status=NodeStatus(sick.status.allocatable, sick.status.capacity, (Condition("Ready", "Unknown"),))
-    )
-    scene.run(60, until=lambda: all_bound(scene))
-    assert scene.where("train") == ["n2"]
-    assert scene.marked() == []
-
-
-def test_n02_a_node_deleted_during_the_drain_is_replaced() -> None:
-    scene = busy(["n1", "n2"], each=2).add(small(1, "n2", prefix="more"), gang())
-    scene.run(10, until=lambda: evicting(scene))
-    del scene.nodes["n1"]
-    scene.run(60, until=lambda: all_bound(scene))
-    assert scene.where("train") == ["n2"]
-
-
-def test_n03_a_namesake_of_the_held_node_is_not_the_held_node() -> None:
-    scene = busy(["n1"], each=2).add(gang())
-    scene.run(10, until=lambda: evicting(scene))
-    for uid in [uid for uid, one in scene.pods.items() if one.spec.node_name == "n1"]:
-        del scene.pods[uid]
-    scene.nodes["n1"] = node("n1", uid="second")
-    scene.run(5)
-    made = scene.the_claim()
-    assert made.status.phase in {Phase.BLOCKED, Phase.PENDING}
-    assert scene.marked() == []
-
-
-def test_n05_a_node_that_loses_a_card_is_not_whole() -> None:
-    scene = busy(["n1", "n2"], each=2).add(small(1, "n2", prefix="more"), gang())
-    scene.run(10, until=lambda: evicting(scene))
-    scene.nodes["n1"] = replace(scene.nodes["n1"], status=node("n1", cards=7).status)
-    scene.run(60, until=lambda: all_bound(scene))
-    assert scene.where("train") == ["n2"]
-    assert scene.marked() == []
-
-
-def test_n09_a_held_node_that_leaves_its_pool_is_given_back() -> None:
-    scene = busy(["n1"], each=2).add(gang())
-    scene.run(10, until=lambda: draining(scene))
-    scene.change_node("n1", labels={CLAIM_KEY: "", "pool": "other"})
-    scene.change_node("n1", labels={"pool": "other"})
-    scene.run(20)
-    assert scene.evictions == []
-    assert scene.marked() == []
-
-
-def test_p08_a_second_pool_over_a_held_node_ends_the_drain() -> None:
-    scene = busy(["n1"], each=2).add(gang())
-    scene.run(10, until=lambda: draining(scene))
-    scene.add(pool("other", labels={"pool": "big"}))
-    scene.run(20)
-    assert scene.evictions == []
-    assert scene.marked() == []
 
 
 def test_d29_nodes_are_not_tainted_for_ever_when_one_of_them_cannot_be() -> None:
