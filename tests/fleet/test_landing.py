@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.actions import Evict, Open, Poke, Steer, Timing
+from fleet.actions import Evict, Look, Open, Poke, Steer, Timing
+from fleet.lifecycle import decide
+from fleet.marks import taint
 from fleet.names import CLAIM_KEY, JOB_COMPLETION_INDEX, POKE
 from fleet.objects import Node, Pod
 from fleet.reasons import Reason
-from fleet.resources import Phase, WholeNodeClaim
-from tests.fleet.builders import agreement, at, job, node, owned, pod
+from fleet.resources import HeldNode, Phase, WholeNodeClaim
+from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, view
 from tests.fleet.scenes import EVICT, GATED, all_bound, busy, gang, in_phase, small
 from tests.fleet.simulation import Simulation, replace
 
@@ -240,3 +242,26 @@ def test_a_landing_that_times_out_gives_the_nodes_to_others(refuse: Callable[[Re
     assert in_phase(scene, Phase.BLOCKED)
     assert scene.marked() == []
     assert not [one for one in scene.done if isinstance(one, Evict)]
+
+
+def test_no_member_is_sent_before_all_nodes_are_open() -> None:
+    held = [HeldNode(name, f"node-{name}", at(0), at(3)) for name in ("n1", "n2")]
+    ready = claim(nodes=2, phase=Phase.READY, held=held)
+    uid = ready.metadata.uid
+    seen = view(
+        node("n1", taints=(taint(uid),), labels={CLAIM_KEY: uid}), node("n2", taints=(taint(uid),)), members(2), ready
+    )
+    actions = decide(seen, {}, {}, at(4), Timing()).actions
+    assert [(type(one), one.node.metadata.name) for one in actions if isinstance(one, Open)] == [(Open, "n2")]
+    assert len(actions) == 1, "the next phase is not written before every node was seen open"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_no_member_is_sent_while_a_stranger_is_still_going(there: bool) -> None:
+    landing = claim(phase=Phase.LANDING, held=[HeldNode("n1", "node-n1", at(0), at(3))])
+    uid = landing.metadata.uid
+    stranger = [pod("late", on="n1", going=9)] if there else []
+    seen = view(node("n1", taints=(taint(uid),), labels={CLAIM_KEY: uid}), stranger, members(1), landing)
+    looks = {"n1": Look(at(4), tuple(stranger))}
+    actions = decide(seen, looks, {}, at(4.1), Timing()).actions
+    assert [type(one) for one in actions] == ([] if there else [Steer])

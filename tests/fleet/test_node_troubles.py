@@ -2,6 +2,7 @@
 
 from fleet.names import CLAIM_KEY
 from fleet.objects import Condition, NodeStatus
+from fleet.reasons import Reason
 from fleet.resources import Phase
 from tests.fleet.builders import node, pool
 from tests.fleet.scenes import all_bound, busy, gang, in_phase, small
