@@ -9,18 +9,17 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
-from pydantic import ValidationError
-
 from cluster.client import Api, connect
-from cluster.errors import ClusterError, LeaseLost
+from cluster.errors import LeaseLost
 from cluster.events import EventWriter
 from cluster.lease import LeaseElector
+from cluster.program import run_program
 from controller.caches import Caches
 from controller.engine import Engine
 from controller.hands import Hands
 from controller.metrics import Metrics
 from controller.operator import OperatorThread
-from controller.server import PortError, serve
+from controller.server import serve
 from controller.settings import Settings
 from controller.upkeep import Upkeep
 
@@ -34,7 +33,7 @@ class _Stopped(Exception):  # noqa: N818 (not an error)
 
 
 async def run(settings: Settings) -> None:
-    """Run one replica until it is told to stop. Raises ClusterError (LeaseLost among them) and PortError."""
+    """Run one replica until it is told to stop. Raises ClusterError (LeaseLost among them) and StartError."""
     identity = f"{settings.identity or 'controller'}-{secrets.token_hex(4)}"
     async with connect(settings.kubeconfig, settings.write_qps, settings.write_burst) as api:
         lease = LeaseElector(
@@ -136,28 +135,14 @@ async def _fail_when(died: asyncio.Event) -> None:
 
 def main() -> int:
     """Exit code 0 when told to stop, 1 on an error, which is one line."""
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        for one in error.errors():
-            name = "_".join(str(part) for part in one["loc"])
-            print(f"controller: WHOLENODE_{name.upper()}: {one['msg']}", file=sys.stderr)
-        return 1
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return run_program("controller", Settings, lambda settings: settings.log_level, _run)
+
+
+def _run(settings: Settings) -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # It says at each start that signals are not its business in a thread of its own; so it was meant.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-    try:
-        asyncio.run(run(settings))
-    except (ClusterError, PortError, BaseExceptionGroup) as error:
-        first: BaseException = error
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        if not isinstance(first, ClusterError | PortError):
-            raise
-        print(f"controller: {first}", file=sys.stderr)
-        return 1
-    return 0
+    asyncio.run(run(settings))
 
 
 if __name__ == "__main__":

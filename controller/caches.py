@@ -8,28 +8,29 @@ import msgspec
 from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
-from fleet.objects import Job, Node, Pod
+from fleet.objects import DisruptionBudget, Job, Node, Pod
 from fleet.resources import ClaimStatus, DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.view import View
 
 
 class Caches:
-    """Reflectors of pods, nodes, Jobs and our own resources. `on_change` is called after every change."""
+    """Reflectors of all that decisions go by. `on_change` is called after every change of any of it."""
 
     def __init__(self, api: Api, on_change: Callable[[], None]) -> None:
         self.pods = Reflector(api, "/api/v1/pods", Pod)
         self.nodes = Reflector(api, "/api/v1/nodes", Node)
         self.jobs = Reflector(api, "/apis/batch/v1/jobs", Job)
+        self.budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets", DisruptionBudget)
         self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
         self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
-        for reflector in (self.pods, self.nodes, self.jobs, self.pools, self.agreements, self.claims):
+        for reflector in (self.pods, self.nodes, self.jobs, self.budgets, self.pools, self.agreements, self.claims):
             reflector.listeners.append(lambda _old, _new: on_change())
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for reflector in (self.pods, self.nodes, self.jobs, self.pools, self.agreements, self.claims):
+            for reflector in (self.pods, self.nodes, self.jobs, self.budgets, self.pools, self.agreements, self.claims):
                 group.create_task(reflector.run(), name=f"follow {reflector.path}")
 
     async def synced(self) -> None:
@@ -46,6 +47,7 @@ class Caches:
             self.pods.last_event_at,
             self.nodes.last_event_at,
             self.jobs.last_event_at,
+            self.budgets.last_event_at,
             self.pools.last_event_at,
             self.agreements.last_event_at,
             self.claims.last_event_at,
@@ -64,6 +66,7 @@ class Caches:
             pools=tuple(self.pools.store.values()),
             agreements=tuple(self.agreements.store.values()),
             claims=claims,
+            budgets=tuple(self.budgets.store.values()),
         )
 
     def _synced(self) -> tuple[asyncio.Event, ...]:
@@ -71,6 +74,7 @@ class Caches:
             self.pods.synced,
             self.nodes.synced,
             self.jobs.synced,
+            self.budgets.synced,
             self.pools.synced,
             self.agreements.synced,
             self.claims.synced,

@@ -6,13 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from cluster.program import StartError
 from controller.metrics import Metrics
 
 Check = Callable[[], str | None]
-
-
-class PortError(Exception):
-    """The port cannot be listened on; the message says which and what to do."""
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +41,7 @@ async def serve(host: str, port: int, metrics: Metrics, alive: Check, ready: Che
         try:
             await site.start()
         except OSError as error:
-            raise PortError(f"cannot listen on {host}:{port} ({error.strerror}): set WHOLENODE_PORT") from error
+            raise StartError(f"cannot listen on {host}:{port} ({error.strerror}): set WHOLENODE_PORT") from error
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import ssl
@@ -12,10 +11,9 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from pydantic import ValidationError
 
 from cluster.client import connect
-from cluster.errors import ClusterError
+from cluster.program import StartError, run_program
 from extender.app import create_app, probes_app
 from extender.metrics import Metrics
 from extender.settings import Settings
@@ -24,10 +22,6 @@ from extender.state import State
 _KEEP_ALIVE_SECONDS: Final = 120
 """Longer than the 90 s for which kube-scheduler keeps an idle connection, so that we never close first."""
 _COMMON: Final[dict[str, Any]] = {"access_log": False, "log_config": None, "timeout_graceful_shutdown": 10}
-
-
-class StartError(Exception):
-    """Something outside keeps us from starting; the message says what and what to do."""
 
 
 async def run(settings: Settings) -> None:
@@ -103,32 +97,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _first(error: BaseException | None) -> BaseException | None:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def main() -> int:
     """Exit code 0 when told to stop, 1 on an error, which is one line."""
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        for one in error.errors():
-            name = "_".join(str(part) for part in one["loc"])
-            print(f"extender: {'WHOLENODE_' + name.upper() + ': ' if name else ''}{one['msg']}", file=sys.stderr)
-        return 1
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(settings))
-    except (ClusterError, StartError, BaseExceptionGroup) as error:
-        first = _first(error)
-        if not isinstance(first, ClusterError | StartError):
-            raise
-        print(f"extender: {first}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("extender", Settings, lambda settings: settings.log_level, _run)
+
+
+def _run(settings: Settings) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(settings))
 
 
 if __name__ == "__main__":

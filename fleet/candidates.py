@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fleet.agreements import Consent, Verdict, verdict
+from fleet.budgets import forbidden
 from fleet.cards import terminating
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle, lack_of_room, obstacle
@@ -47,6 +48,7 @@ class Candidate:
         return (self.occupied, 0 if self.occupied else self.leaving, *harm, self.node.metadata.name)
 
 
+_DEFAULT_GRACE_SECONDS = 30
 _TERMS = {
     Consent.MISSING: Reason.AGREEMENT_MISSING,
     Consent.PRIORITY: Reason.AGREEMENT_TERMS,
@@ -75,10 +77,14 @@ def candidates(
     pools: tuple[GPUPool, ...],
     reserved: Mapping[str, str],
     now: datetime,
+    longest_grace: timedelta,
 ) -> Iterator[Candidate]:
-    """Every node of the pools as a candidate, by name. `reserved`: node name -> why it is not to be had."""
+    """Every node of the pools as a candidate, by name. `reserved`: node name -> why it is not to be had.
+
+    `longest_grace`: a pod that may take longer to end is not worth stopping, the drain would be over before.
+    """
     names = {pool.metadata.name for pool in pools}
-    members = gang.pods if gang else ()
+    members = view.takers(gang)
     for name in sorted(view.nodes):
         in_pools = view.membership.by_node.get(name, ())
         pool = next((one for one in in_pools if one.metadata.name in names), None)
@@ -92,11 +98,17 @@ def candidates(
         elif (blocked := obstacle(node, pool, members, claim.metadata.uid)) is not None:
             yield Candidate(node, refused=blocked)
         else:
-            yield _occupied(view, claim, members, pool, node, now)
+            yield _occupied(view, claim, members, pool, node, now, longest_grace)
 
 
 def _occupied(
-    view: View, claim: WholeNodeClaim, members: tuple[Pod, ...], pool: GPUPool, node: Node, now: datetime
+    view: View,
+    claim: WholeNodeClaim,
+    members: tuple[Pod, ...],
+    pool: GPUPool,
+    node: Node,
+    now: datetime,
+    longest_grace: timedelta,
 ) -> Candidate:
     name = node.metadata.name
     on_node = view.gpu_pods_on(name)
@@ -115,7 +127,7 @@ def _occupied(
     victims = tuple(_victims(view, running, verdicts, now))
     lost = sum(victim.lost_gpu_seconds for victim in victims)
     top = max((victim.priority for victim in victims), default=0)
-    refused, from_, missing = _refusal(pool, running, verdicts)
+    refused, from_, missing = _refusal(view, pool, running, verdicts, longest_grace)
     return Candidate(
         node,
         victims,
@@ -132,7 +144,7 @@ def _occupied(
 
 
 def _refusal(
-    pool: GPUPool, running: tuple[Pod, ...], verdicts: Mapping[str, Verdict]
+    view: View, pool: GPUPool, running: tuple[Pod, ...], verdicts: Mapping[str, Verdict], longest_grace: timedelta
 ) -> tuple[str | None, datetime | None, tuple[str, ...]]:
     if not running:
         return None, None, ()
@@ -143,13 +155,26 @@ def _refusal(
     against = [(pod, verdicts[pod.metadata.uid]) for pod in running]
     against = [(pod, one) for pod, one in against if one.consent is not Consent.GIVEN]
     if not against:
-        return None, None, ()
+        return _hindrance(view, running, longest_grace), None, ()
     missing = tuple(sorted({pod.metadata.namespace for pod, one in against if one.consent is Consent.MISSING}))
     reasons = {_TERMS[one.consent] for _, one in against}
     for reason in (Reason.AGREEMENT_MISSING, Reason.AGREEMENT_TERMS):
         if reason in reasons:
             return reason, None, missing
     return Reason.AGREEMENT_TIME, max(one.from_ for _, one in against if one.from_), missing
+
+
+def _hindrance(view: View, pods: tuple[Pod, ...], longest_grace: timedelta) -> str | None:
+    """What would keep pods whose owners agreed from going, found out before the first of them is stopped."""
+    if any(grace(pod) > longest_grace for pod in pods):
+        return Reason.GRACE_TOO_LONG
+    return Reason.BUDGET if forbidden(pods, view.budgets) is not None else None
+
+
+def grace(pod: Pod) -> timedelta:
+    """How long the pod may take to end once it is stopped."""
+    seconds = pod.spec.termination_grace_period_seconds
+    return timedelta(seconds=_DEFAULT_GRACE_SECONDS if seconds is None else seconds)
 
 
 def consent(view: View, claim: WholeNodeClaim, pod: Pod, now: datetime) -> Verdict:

@@ -6,12 +6,13 @@ import msgspec
 
 from fleet.actions import Evict, EvictionAnswer, Hold, Look
 from fleet.agreements import Consent
-from fleet.candidates import consent, unevictable, victim_of
+from fleet.candidates import consent, grace, unevictable, victim_of
 from fleet.cards import terminating
 from fleet.gangs import gang_key, gang_ref
 from fleet.marks import tainted_for
 from fleet.objects import Pod
 from fleet.planning import may_stop, unready
+from fleet.pools import RequestClass, classify
 from fleet.reasons import Reason
 from fleet.resources import ClaimStatus, Drain, Phase, Victim, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
@@ -93,7 +94,7 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
         pod
         for look in looks.values()
         for pod in context.card_holders(look)
-        if terminating(pod) or not member(claim, pod)
+        if terminating(pod) or not _may_stay(context, claim, pod)
     ]
     recorded = {victim.uid: victim for victim in claim.status.victims if victim.evicted_at is not None}
     running = [pod for pod in strangers if not terminating(pod)]
@@ -113,6 +114,9 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
         if verdict.consent is not Consent.GIVEN or unevictable(pod):
             _protected(context, claim, pod, str(verdict.consent))
             return None
+        if grace(pod) > context.timing.drain_timeout:
+            _protected(context, claim, pod, str(Reason.GRACE_TOO_LONG))
+            return None
         if pod.metadata.uid not in recorded:
             key = _gang_key(context, pod)
             victim = victim_of(context.view, pod, verdict.agreement, context.now, already_counted=key in counted)
@@ -130,6 +134,11 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
             context.write(claim, refusal)
             return None
     return Progress(tuple(strangers), tuple(refusals))
+
+
+def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
+    """Whether the card holder is what the node is vacated for: a member that takes the whole node."""
+    return member(claim, pod) and classify(pod, context.view.pools).request_class is RequestClass.WHOLE_NODE
 
 
 def _gang_key(context: Context, pod: Pod) -> str:

@@ -13,6 +13,7 @@ from fleet.objects import Job, Pod
 from fleet.resources import GangRef
 
 _MAX_SIZE = 1024
+_MAX_NAME = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def candidate_refs(pod: Pod) -> tuple[GangRef, ...]:
     """
     owner = pod.metadata.controller()
     named = pod.metadata.annotation(GANG) or pod.metadata.label(KUEUE_POD_GROUP)
-    if named:
+    if named and len(named) <= _MAX_NAME:
         return (GangRef("Gang", named, owner.uid if owner else ""),)
     alone = GangRef("Pod", pod.metadata.name, pod.metadata.uid)
     if owner and owner.kind == "Job":

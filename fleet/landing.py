@@ -19,6 +19,11 @@ from fleet.upkeep import Context
 
 def open_nodes(context: Context, claim: WholeNodeClaim) -> None:
     """Label all nodes, then let the gang land: no node opens before all of them are proved empty."""
+    since = entered_at(claim.status, Phase.READY)
+    if since is not None and context.now >= since + context.timing.landing_timeout:
+        text = "the nodes could not be labelled"
+        context.write(claim, give_back(claim, Reason.LANDING_TIMED_OUT, text, context.now, context.timing))
+        return
     closed = []
     for held in claim.status.nodes:
         node = context.node_of(held)
@@ -35,8 +40,9 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
     """Steer the members, keep strangers out, and notice when all are bound."""
     gang = context.view.gang_of(claim)
     held = {one.name for one in claim.status.nodes}
-    landed = [pod for pod in gang.pods if pod.spec.node_name in held] if gang else []
-    waits = [pod for pod in gang.pods if waiting(pod)] if gang else []
+    takers = context.view.takers(gang)
+    landed = [pod for pod in takers if pod.spec.node_name in held]
+    waits = [pod for pod in takers if waiting(pod)]
     if len({pod.spec.node_name for pod in landed}) == len(held) or (landed and not waits):
         text = f"{len(landed)} pod(s) bound to {', '.join(sorted(held))}"
         context.write(claim, enter(claim, Phase.BOUND, Reason.BOUND, text, context.now))
@@ -113,6 +119,6 @@ def settle_bound(context: Context, claim: WholeNodeClaim) -> None:
     if gang is None:
         text = "the gang has ended; the nodes are anybody's again"
         context.write(claim, enter(claim, Phase.RELEASED, Reason.GANG_ENDED, text, context.now))
-    elif any(waiting(pod) for pod in gang.pods):
+    elif any(waiting(pod) for pod in context.view.takers(gang)):
         text = "a member was recreated and waits again; a new claim looks for its node"
         context.write(claim, enter(claim, Phase.RELEASED, Reason.MEMBER_RECREATED, text, context.now))

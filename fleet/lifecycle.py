@@ -19,6 +19,7 @@ from fleet.landing import land, open_nodes, settle_bound
 from fleet.marks import ENDED, HOLDING, strays
 from fleet.names import CLAIM_KEY
 from fleet.naming import claim_name, claim_spec
+from fleet.objects import Job
 from fleet.planning import Choice, choose, wants_claim
 from fleet.pools import RequestClass
 from fleet.reasons import Reason
@@ -104,9 +105,10 @@ def _over(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
         return enter(claim, Phase.ROLLED_BACK, Reason.BENEFICIARY_GONE, text, now, nodes=())
     gang = view.gang_of(claim)
     held = {one.name for one in claim.status.nodes}
-    bound = [pod for pod in gang.pods if pod.spec.node_name] if gang else []
+    takers = view.takers(gang)
+    bound = [pod for pod in takers if pod.spec.node_name]
     elsewhere = [pod for pod in bound if pod.spec.node_name not in held]
-    if gang is not None and bound and len(bound) == len(gang.pods) and len(elsewhere) == len(bound):
+    if bound and len(bound) == len(takers) and len(elsewhere) == len(bound):
         text = f"the gang was bound to other nodes, among them {bound[0].spec.node_name}"
         return enter(claim, Phase.ROLLED_BACK, Reason.LANDED_ELSEWHERE, text, now, nodes=())
     created = claim.metadata.creation_timestamp
@@ -115,7 +117,8 @@ def _over(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
             deadline = created + parse_duration(claim.spec.deadline)
         except FleetError:
             return None
-        if now >= deadline:
+        landing = claim.status.phase is Phase.LANDING and bool(bound) and len(bound) == len(takers)
+        if now >= deadline and not landing:
             text = f"not bound within {format_duration(deadline - created)}; last: {claim.status.message}"
             return enter(claim, Phase.FAILED, Reason.DEADLINE, text, now, nodes=())
         context.decision.wake(deadline)
@@ -137,10 +140,19 @@ def _gone(view: View, claim: WholeNodeClaim) -> bool:
     if ref is None or view.gang_of(claim) is not None:
         return False
     job = view.jobs.get(ref.uid) if ref.kind == "Job" else None
-    if job is None:
+    if job is None or _independent(view, job):
         return True
     ended = any(one.type in {"Complete", "Failed"} and one.status == "True" for one in job.status.conditions or ())
     return ended or bool(job.spec.suspend) or job.metadata.deletion_timestamp is not None
+
+
+def _independent(view: View, job: Job) -> bool:
+    """Whether the Job has come to run pods that are gangs of their own: they have claims of their own, too."""
+    return any(
+        gang.ref.kind == "Pod" and (owner := pod.metadata.controller()) is not None and owner.uid == job.metadata.uid
+        for gang in view.gangs.values()
+        for pod in gang.pods
+    )
 
 
 def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> None:
@@ -150,7 +162,7 @@ def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> 
         context.decision.wake(status.retry_at)
         return
     avoided = {one.node: str(Obstacle.AVOIDED) for one in status.avoid if one.until > now}
-    choice = choose(context.view, claim, {**avoided, **reserved}, now)
+    choice = choose(context.view, claim, {**avoided, **reserved}, now, context.timing.drain_timeout)
     context.decision.wake(choice.wake_at)
     preview = claim.spec.policy is Policy.PREVIEW
     if not preview:
@@ -169,7 +181,7 @@ def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> 
 def _say(context: Context, claim: WholeNodeClaim, choice: Choice, *, preview: bool) -> None:
     phase = Phase.PLANNED if preview and choice.taken else Phase.PENDING
     reason = Reason.PREVIEW if phase is Phase.PLANNED else choice.reason
-    said = enter(claim, phase, reason, choice.message, context.now, plan=choice.plan, retry_at=None)
+    said = enter(claim, phase, reason, choice.message, context.now, plan=choice.plan, retry_at=None, nodes=())
     context.say_if_new(claim, said)
 
 
@@ -181,7 +193,7 @@ def _create_claims(context: Context) -> None:
         gang = view.gangs[key]
         if not wants_claim(view, gang) or not _size_is_known(view, gang):
             continue
-        earlier, spec = view.claims_by_gang.get(key, ()), claim_spec(gang)
+        earlier, spec = view.claims_by_gang.get(key, ()), claim_spec(gang, view.takers(gang))
         if (
             any(_acts(one, spec) for one in earlier)
             or any(one.status.phase is Phase.BOUND for one in earlier)

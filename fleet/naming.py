@@ -7,9 +7,11 @@ from fleet.cards import waiting
 from fleet.errors import FleetError
 from fleet.gangs import Gang
 from fleet.names import DEADLINE, PATIENCE, POLICY
+from fleet.objects import Pod
 from fleet.resources import ClaimSpec, Policy
 from fleet.times import parse_duration
 
+_MAX_NODES = 1024
 _NOT_ALLOWED = re.compile(r"[^a-z0-9]+")
 
 
@@ -21,15 +23,18 @@ def claim_name(gang: Gang, earlier: int) -> str:
     return f"{readable}-{digest}{again}"
 
 
-def claim_spec(gang: Gang) -> ClaimSpec:
-    """One node for each member that is not bound yet. Annotations that cannot be read count as not given."""
-    bound = sum(not waiting(pod) for pod in gang.pods)
+def claim_spec(gang: Gang, takers: tuple[Pod, ...]) -> ClaimSpec:
+    """One node for each member that takes one and is not bound yet, `takers` are those there are.
+
+    Members that do not exist yet are taken for takers. Annotations that cannot be read count as not given.
+    """
+    placed = sum(not waiting(pod) for pod in takers) + len(gang.pods) - len(takers)
     patience = _duration(gang, PATIENCE) or "0s"
     deadline = _duration(gang, DEADLINE)
     if deadline is not None and parse_duration(deadline) <= parse_duration(patience):
         deadline = None
     return ClaimSpec(
-        nodes=max(1, gang.size - bound),
+        nodes=min(max(1, gang.size - placed), _MAX_NODES),
         gang=gang.ref,
         policy=_policy(gang),
         patience=patience,

@@ -180,3 +180,19 @@ class Job(_Object, frozen=True):
     metadata: Metadata
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
+
+
+class BudgetSpec(_Object, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(_Object, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class DisruptionBudget(_Object, frozen=True):
+    """A policy/v1 PodDisruptionBudget."""
+
+    metadata: Metadata
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -13,7 +13,6 @@ from fleet.errors import FleetError
 from fleet.gangs import Gang
 from fleet.names import CLAIM_KEY
 from fleet.objects import Pod
-from fleet.pools import RequestClass
 from fleet.reasons import Reason
 from fleet.resources import ClaimPlan, GPUPool, Policy, Refusal, RunnerUp, Victim, WholeNodeClaim
 from fleet.times import format_duration, format_time, parse_duration
@@ -39,7 +38,13 @@ class Choice:
     wake_at: datetime | None = None
 
 
-def choose(view: View, claim: WholeNodeClaim, reserved: Mapping[str, str], now: datetime) -> Choice:
+def choose(
+    view: View,
+    claim: WholeNodeClaim,
+    reserved: Mapping[str, str],
+    now: datetime,
+    longest_grace: timedelta = timedelta(minutes=10),
+) -> Choice:
     """Choose all nodes of the claim or none, at the least harm. `reserved`: node name -> why it is not to be had.
 
     Free whole nodes come first and need nobody's consent; stopping anybody needs the policy WaitThenEvict,
@@ -54,8 +59,9 @@ def choose(view: View, claim: WholeNodeClaim, reserved: Mapping[str, str], now: 
     if not pools:
         where = f"pool {claim.spec.pool}" if claim.spec.pool else "a pool that accepts WholeNode"
         return Choice((), (), Reason.NO_POOL, f"needs nodes with {cards} {resource} in {where}; there is none")
-    every = sorted(candidates(view, claim, gang, pools, reserved, now), key=lambda one: one.order)
-    count = nodes_wanted(claim, gang)
+    found = candidates(view, claim, gang, pools, reserved, now, longest_grace)
+    every = sorted(found, key=lambda one: one.order)
+    count = nodes_wanted(claim, view.takers(gang))
     if len(every) < count:
         return Choice((), (), Reason.TOO_FEW_NODES, f"needs {count} whole nodes; its pools have {len(every)}")
     return _choose(claim, every, count, now)
@@ -85,10 +91,9 @@ def _choose(claim: WholeNodeClaim, every: list[Candidate], count: int, now: date
     return Choice((), names, reason, message + ends, plan, later)
 
 
-def nodes_wanted(claim: WholeNodeClaim, gang: Gang | None) -> int:
-    """One node for each member that waits: those bound in an earlier try, or never recreated, have theirs."""
-    waits = sum(waiting(pod) for pod in gang.pods) if gang else 0
-    return waits or claim.spec.nodes
+def nodes_wanted(claim: WholeNodeClaim, takers: tuple[Pod, ...]) -> int:
+    """One node for each member that takes one and waits: those that are bound have theirs."""
+    return sum(waiting(pod) for pod in takers) or claim.spec.nodes
 
 
 def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
@@ -116,7 +121,7 @@ def _pin(pod: Pod) -> str | None:
 
 def _wish(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[str, int]:
     """What one member asks for. A made-up gang (Preview) asks for the nodes of its pool, or of the first that fits."""
-    for pod in gang.pods if gang else ():
+    for pod in view.takers(gang) or (gang.pods if gang else ()):
         request = view.requests.get(pod.metadata.uid)
         if request is not None:
             return request.resource, request.cards
@@ -161,6 +166,8 @@ def _why(every: list[Candidate], open_now: list[Candidate], count: int) -> tuple
         Reason.AGREEMENT_TERMS,
         Reason.DRAIN_DISABLED,
         Reason.UNEVICTABLE,
+        Reason.BUDGET,
+        Reason.GRACE_TOO_LONG,
     ):
         if len(open_now) + soft[reason] >= count:
             return reason, text
@@ -215,9 +222,4 @@ def _once(victims: Iterable[Victim]) -> tuple[Victim, ...]:
 
 def wants_claim(view: View, gang: Gang) -> bool:
     """Whether a gang needs whole nodes and has a member that still waits for one."""
-    return any(
-        waiting(pod)
-        and (request := view.requests.get(pod.metadata.uid)) is not None
-        and request.request_class is RequestClass.WHOLE_NODE
-        for pod in gang.pods
-    )
+    return any(waiting(pod) for pod in view.takers(gang))

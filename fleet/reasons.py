@@ -16,6 +16,7 @@ class Reason(StrEnum):
     OLDER_CLAIM = "OlderClaimFirst"
     DRAIN_DISABLED = "DrainDisabled"
     UNEVICTABLE = "UnevictablePod"
+    GRACE_TOO_LONG = "GraceLongerThanDrain"
     AGREEMENT_MISSING = "AgreementMissing"
     AGREEMENT_TERMS = "AgreementTermsNotMet"
     AGREEMENT_TIME = "AgreementNotYet"

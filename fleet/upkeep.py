@@ -109,8 +109,8 @@ def member(claim: WholeNodeClaim, pod: Pod) -> bool:
 
 def upkeep(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
     """The status that gives the nodes back, if one of them can no longer be had; None if all are as they should be."""
-    gang = context.view.gang_of(claim)
-    waiting = [pod for pod in gang.pods if not pod.spec.node_name] if gang else []
+    takers = context.view.takers(context.view.gang_of(claim))
+    waiting = [pod for pod in takers if not pod.spec.node_name]
     for held in claim.status.nodes:
         node = context.node_of(held)
         if node is None:

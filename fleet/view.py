@@ -6,14 +6,14 @@ from functools import cached_property
 
 from fleet.cards import finished, holds_node, terminating
 from fleet.gangs import Gang, gang_key, gangs
-from fleet.objects import Job, Node, Pod
+from fleet.objects import DisruptionBudget, Job, Node, Pod
 from fleet.pools import Membership, Request, RequestClass, classify
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 
 
 @dataclass(frozen=True)
 class View:
-    """The cluster at one moment. Nodes by name; pods, jobs and claims by UID; pools and agreements in any order."""
+    """The cluster at one moment. Nodes by name; pods, jobs and claims by UID; the others in any order."""
 
     nodes: Mapping[str, Node]
     pods: Mapping[str, Pod]
@@ -21,6 +21,7 @@ class View:
     pools: tuple[GPUPool, ...]
     agreements: tuple[DrainAgreement, ...]
     claims: Mapping[str, WholeNodeClaim]
+    budgets: tuple[DisruptionBudget, ...] = ()
 
     @cached_property
     def membership(self) -> Membership:
@@ -53,6 +54,15 @@ class View:
         )
         succeeded = (self.pods[uid] for uid in self.requests if self.pods[uid].status.phase == "Succeeded")
         return gangs(live, self.jobs, succeeded)
+
+    def takers(self, gang: Gang | None) -> tuple[Pod, ...]:
+        """The members that take a whole node each; a launcher with one card, or none, finds its place by itself."""
+        whole = RequestClass.WHOLE_NODE
+        return tuple(pod for pod in gang.pods if self._class(pod) is whole) if gang else ()
+
+    def _class(self, pod: Pod) -> RequestClass:
+        request = self.requests.get(pod.metadata.uid)
+        return request.request_class if request else RequestClass.NONE
 
     @cached_property
     def claims_by_gang(self) -> Mapping[str, tuple[WholeNodeClaim, ...]]:

@@ -74,6 +74,17 @@ def test_a_named_gang_is_as_large_as_it_says() -> None:
         assert only([pod("p", gang="g", notes={"wholenode.io/gang-size": nonsense})]).size == 1
 
 
+def test_g04_members_of_the_same_owner_that_succeeded_are_not_waited_for() -> None:
+    def member(name: str, owner: str, phase: str | None = None) -> Pod:
+        on = "n1" if phase else None
+        return pod(name, 8, owner=owned("ReplicaSet", owner), gang="g", size=3, on=on, phase=phase)
+
+    done, other = member("a", "one", "Succeeded"), member("b", "two", "Succeeded")
+    failed = member("c", "one", "Failed")
+    sizes = {gang.size for gang in view(done, other, failed, member("d", "one")).gangs.values()}
+    assert sizes == {2}
+
+
 def test_g09_the_same_name_in_two_namespaces_is_two_gangs() -> None:
     found = gangs([*members(2, ns="a"), *members(2, ns="b")], {})
     assert sorted((one.namespace, one.size, len(one.pods)) for one in found.values()) == [("a", 2, 2), ("b", 2, 2)]

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.actions import Evict, Look, Open, Poke, Steer, Timing
+from fleet.actions import CreateClaim, Evict, Look, Open, Poke, Steer, Timing
 from fleet.lifecycle import decide
 from fleet.marks import taint
 from fleet.names import CLAIM_KEY, JOB_COMPLETION_INDEX, POKE
-from fleet.objects import Node, Pod
+from fleet.objects import Node, Pod, Toleration
 from fleet.reasons import Reason
-from fleet.resources import HeldNode, Phase, WholeNodeClaim
+from fleet.resources import HeldNode, Phase, PhaseTime, WholeNodeClaim
 from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, view
 from tests.fleet.scenes import EVICT, GATED, all_bound, busy, gang, in_phase, small
 from tests.fleet.simulation import Simulation, replace
@@ -265,3 +265,21 @@ def test_no_member_is_sent_while_a_stranger_is_still_going(there: bool) -> None:
     looks = {"n1": Look(at(4), tuple(stranger))}
     actions = decide(seen, looks, {}, at(4.1), Timing()).actions
     assert [type(one) for one in actions] == ([] if there else [Steer])
+
+
+def test_a_member_that_was_sent_keeps_its_place() -> None:
+    held = [HeldNode("n1", "node-n1", at(0), at(3))]
+    landing = claim(phase=Phase.LANDING, held=held, phases=(PhaseTime(Phase.LANDING, at(3)),))
+    uid = landing.metadata.uid
+    sent = pod("b", 8, ns="team-b", gang="train", created=1, tolerations=(Toleration(CLAIM_KEY, "Equal", uid),))
+    other = pod("a", 8, ns="team-b", gang="train")
+    seen = view(node("n1", taints=(taint(uid),), labels={CLAIM_KEY: uid}), sent, other, landing)
+    assert decide(seen, {"n1": Look(at(4), ())}, {}, at(4.1), Timing()).actions == [Poke(sent, at(4.1))]
+
+
+def test_a_launcher_with_one_card_in_the_gang_takes_no_node_and_none_is_vacated_for_it() -> None:
+    """The usual shape of MPI and Ray jobs: workers that need whole nodes, and a head that does not."""
+    head = pod("head", 1, ns="team-b", gang="mpi", size=3)
+    seen = view(node("n1"), node("n2"), node("n3"), members(2, gang="mpi", size=3), head)
+    (made,) = [one for one in decide(seen, {}, {}, at(0), Timing()).actions if isinstance(one, CreateClaim)]
+    assert made.spec.nodes == 2

@@ -85,6 +85,14 @@ def test_a_gang_with_two_pods_on_a_node_costs_once() -> None:
     assert taken(view(node("n1"), node("n2"), pair, single, agreement(), members(1)), claim()) == ["n1"]
 
 
+def test_a_gang_hit_on_two_nodes_is_in_the_plan_once() -> None:
+    spread = [pod(f"g-{index}", on=f"n{index}", gang="g", size=2, started=900) for index in range(2)]
+    found = chosen(view(node("n0"), node("n1"), spread, agreement(), members(2)), claim(nodes=2))
+    assert found.plan is not None
+    assert found.plan.lost_gpu_seconds == 2 * 100
+    assert sorted(one.lost_gpu_seconds for one in found.plan.victims) == [0, 200]
+
+
 def test_all_nodes_or_none() -> None:
     seen = view(node("n1"), node("n2"), node("n3", cordoned=True), members(3), agreement())
     found = chosen(seen, claim(nodes=3))

@@ -1,0 +1,33 @@
+"""PodDisruptionBudgets: whether pods could be evicted at all, read before anybody is stopped."""
+
+from collections.abc import Iterable
+
+from fleet.objects import DisruptionBudget, Pod
+from fleet.selectors import labels_match
+
+
+def matching(pod: Pod, budgets: Iterable[DisruptionBudget]) -> tuple[DisruptionBudget, ...]:
+    """Budgets of the pod's namespace that select it. In policy/v1 an empty selector is everybody, none is nobody."""
+    labels = pod.metadata.labels or {}
+    return tuple(
+        budget
+        for budget in budgets
+        if budget.metadata.namespace == pod.metadata.namespace
+        and budget.spec.selector is not None
+        and labels_match(budget.spec.selector, labels)
+    )
+
+
+def forbidden(pods: Iterable[Pod], budgets: tuple[DisruptionBudget, ...]) -> str | None:
+    """Which budget would let none of the pods it covers go, or why the Eviction API could not decide; None if neither.
+
+    A budget that lets some of them go is no obstacle: the others follow once replacements are ready.
+    """
+    for pod in pods:
+        found = matching(pod, budgets)
+        if len(found) > 1:
+            return f"two budgets cover pod {pod.key}, which the Eviction API refuses"
+        for budget in found:
+            if budget.status.disruptions_allowed <= 0:
+                return f"budget {budget.metadata.namespace}/{budget.metadata.name} allows no disruption now"
+    return None

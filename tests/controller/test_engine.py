@@ -1,0 +1,143 @@
+"""The engine's promises: nothing without the lease, nothing twice at once, nothing beside a status being written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cluster.errors import Conflict, Unavailable
+from controller import engine as engine_module
+from controller.engine import Engine
+from controller.metrics import Metrics
+from fleet.actions import Action, Clear, Decision, Hold, LookAt, Timing, WriteStatus
+from fleet.objects import Metadata, Node
+from fleet.resources import ClaimSpec, ClaimStatus, Phase, WholeNodeClaim
+from fleet.view import View
+
+CLAIM = WholeNodeClaim(Metadata("c", "team", uid="c-1"), ClaimSpec(nodes=1))
+OTHER = WholeNodeClaim(Metadata("d", "team", uid="d-1"), ClaimSpec(nodes=1))
+NODE = Node(Metadata("n", uid="n-1"))
+
+
+class FilledCaches:
+    """Caches that hold nothing, and remember which claims were shown as being written."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, ClaimStatus]] = []
+
+    async def synced(self) -> None:
+        return
+
+    def view(self, being_written: dict[str, ClaimStatus]) -> View:
+        self.shown.append(dict(being_written))
+        return View({}, {}, {}, (), (), {})
+
+
+@dataclass
+class SlowHands:
+    """Hands whose actions end when the test says so."""
+
+    done: list[Action] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+    looks: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    evictions_paused_until: datetime | None = None
+
+    async def do(self, action: Action) -> None:
+        self.done.append(action)
+        await self.gate.wait()
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def forget(self, claims: object) -> None:
+        return
+
+
+@contextmanager
+def deciding(actions: Callable[[], list[Action]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(engine_module, "decide", lambda *_: Decision(actions=actions()))
+    yield
+
+
+@asynccontextmanager
+async def running(hands: SlowHands, *, leading: bool = True) -> AsyncIterator[tuple[Engine, FilledCaches]]:
+    caches = FilledCaches()
+    engine = Engine(caches, hands, Metrics(), Timing(), lambda: leading)  # type: ignore[arg-type]
+    task = asyncio.create_task(engine.run())
+    try:
+        yield engine, caches
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def passes(engine: Engine, caches: FilledCaches, count: int) -> None:
+    """Let the engine make so many more passes."""
+    wanted = len(caches.shown) + count
+    while len(caches.shown) < wanted:
+        engine.kick()
+        await asyncio.sleep(0)
+
+
+async def test_without_the_lease_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = SlowHands()
+    with deciding(lambda: [LookAt("n"), Clear(NODE, "x")], monkeypatch):
+        async with running(hands, leading=False) as (engine, caches):
+            await passes(engine, caches, 3)
+    assert hands.done == []
+
+
+async def test_an_action_that_is_under_way_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = SlowHands()
+    with deciding(lambda: [LookAt("n")], monkeypatch):
+        async with running(hands) as (engine, caches):
+            await passes(engine, caches, 4)
+            assert hands.done == [LookAt("n")]
+            hands.gate.set()
+            await passes(engine, caches, 2)
+            assert len(hands.done) >= 2
+
+
+async def test_while_a_status_is_written_nothing_else_is_done_for_that_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side effects of the old phase must not follow the write of a new one; other claims go on."""
+    hands = SlowHands()
+    write = WriteStatus(CLAIM, ClaimStatus(phase=Phase.BLOCKED))
+    wanted: list[Action] = [write, Hold(NODE, "c-1"), Hold(Node(Metadata("m", uid="m-1")), "d-1")]
+    with deciding(lambda: wanted, monkeypatch):
+        async with running(hands) as (engine, caches):
+            await passes(engine, caches, 3)
+    assert hands.done == [write, wanted[2]]
+    assert caches.shown[-1] == {"c-1": write.status}, "the next pass sees the claim as it will be"
+
+
+@pytest.mark.parametrize("error", [Conflict("changed"), Unavailable("no answer in time")])
+async def test_after_a_failed_write_the_claim_is_decided_anew(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    hands = SlowHands(error=error)
+    hands.gate.set()
+    write = WriteStatus(OTHER, ClaimStatus(phase=Phase.PLANNED))
+    with deciding(lambda: [write], monkeypatch):
+        async with running(hands) as (engine, caches), asyncio.timeout(10):
+            while len(hands.done) < 2:
+                await passes(engine, caches, 1)
+
+
+async def test_texts_alone_are_written_every_two_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = SlowHands()
+    hands.gate.set()
+    write = WriteStatus(CLAIM, ClaimStatus(message="7 of 8"), urgent=False)
+    began = datetime.now(UTC)
+    with deciding(lambda: [write], monkeypatch):
+        async with running(hands) as (engine, caches):
+            await passes(engine, caches, 5)
+    if (datetime.now(UTC) - began).total_seconds() < 2:
+        assert len(hands.done) == 1
