@@ -79,7 +79,7 @@ def _clear_patch(node: Node, claim_uid: str) -> Patch:
 
 
 def _is_ours(taint: Taint, claim_uid: str) -> bool:
-    return taint.key == CLAIM_KEY and taint.value == claim_uid
+    return taint.key == CLAIM_KEY and (taint.value or "") == claim_uid
 
 
 def _has_taint(node: Node, claim_uid: str) -> bool:

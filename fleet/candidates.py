@@ -93,10 +93,10 @@ def candidates(
         node = view.nodes[name]
         if len(in_pools) > 1:
             yield Candidate(node, refused=Obstacle.POOL_CONFLICT)
-        elif name in reserved:
-            yield Candidate(node, refused=reserved[name])
         elif (blocked := obstacle(node, pool, members, claim.metadata.uid)) is not None:
             yield Candidate(node, refused=blocked)
+        elif name in reserved:
+            yield Candidate(node, refused=reserved[name])
         else:
             yield _occupied(view, claim, members, pool, node, now, longest_grace)
 

@@ -9,7 +9,7 @@ from fleet.agreements import Consent
 from fleet.candidates import consent, grace, unevictable, victim_of
 from fleet.cards import terminating
 from fleet.gangs import gang_key, gang_ref
-from fleet.marks import tainted_for
+from fleet.marks import holds
 from fleet.objects import Pod
 from fleet.planning import may_stop, unready
 from fleet.pools import RequestClass, classify
@@ -44,7 +44,7 @@ def _hold(context: Context, claim: WholeNodeClaim) -> None:
     bare = []
     for held in claim.status.nodes:
         node = context.node_of(held)
-        if node is not None and tainted_for(node) != claim.metadata.uid:
+        if node is not None and not holds(node, claim.metadata.uid):
             bare.append(Hold(node, claim.metadata.uid))
     if bare:
         context.decision.actions.extend(bare)

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from fleet.cards import READERS, asks, requested
 from fleet.errors import FleetError
-from fleet.marks import tainted_for
+from fleet.marks import holders, tainted_for
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Pod
 from fleet.quantities import count
@@ -70,8 +70,8 @@ def obstacle(node: Node, pool: GPUPool, members: Iterable[Pod], claim_uid: str) 
         return Obstacle.CORDONED
     if not ready(node):
         return Obstacle.NOT_READY
-    holder = tainted_for(node)
-    if holder is not None and holder != claim_uid:
+    held_for = holders(node)
+    if held_for and claim_uid not in held_for:
         return Obstacle.HELD
     for taint in node.spec.taints or ():
         if taint.key == CLAIM_KEY or taint.effect not in _HARD_EFFECTS:

@@ -17,12 +17,19 @@ ENDED = frozenset({Phase.BOUND, Phase.RELEASED, Phase.ROLLED_BACK, Phase.FAILED}
 """Phases from which a claim takes no node any more."""
 
 
+def holders(node: Node) -> tuple[str, ...]:
+    """UIDs on all taints of our key: one at most is a claim's, others were put on by hand."""
+    return tuple(one.value or "" for one in node.spec.taints or () if one.key == CLAIM_KEY)
+
+
 def tainted_for(node: Node) -> str | None:
-    """UID of the claim whose taint the node carries."""
-    for taint in node.spec.taints or ():
-        if taint.key == CLAIM_KEY:
-            return taint.value or ""
-    return None
+    """UID on the node's first taint of our key; None if it has none, which makes the node open to everybody."""
+    return next(iter(holders(node)), None)
+
+
+def holds(node: Node, claim_uid: str) -> bool:
+    """Whether the node carries exactly the taint that keeps everybody but this claim's gang away."""
+    return taint(claim_uid) in (node.spec.taints or ())
 
 
 def labelled_for(node: Node) -> str | None:
@@ -51,11 +58,10 @@ class Stray:
 
 def strays(node: Node, claims: dict[str, WholeNodeClaim]) -> tuple[Stray, ...]:
     """Marks on the node that must go: of a claim that is gone, ended, or holds another node of that name."""
-    found = {
-        uid
-        for uid, phases in ((tainted_for(node), HOLDING), (labelled_for(node), OPEN))
-        if uid is not None and not _stands_behind(claims.get(uid), node, phases)
-    }
+    marks = [(uid, HOLDING) for uid in holders(node)]
+    if (opened := labelled_for(node)) is not None:
+        marks.append((opened, OPEN))
+    found = {uid for uid, phases in marks if not _stands_behind(claims.get(uid), node, phases)}
     return tuple(Stray(node.metadata.name, uid) for uid in sorted(found))
 
 

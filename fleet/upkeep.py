@@ -10,7 +10,7 @@ from fleet.actions import Answer, Decision, EvictionAnswer, Look, LookAt, Timing
 from fleet.cards import finished, terminating
 from fleet.fitness import Obstacle, obstacle
 from fleet.gangs import belongs
-from fleet.marks import tainted_for
+from fleet.marks import holds
 from fleet.objects import Node, Pod
 from fleet.pools import RequestClass, classify
 from fleet.reasons import Reason
@@ -118,7 +118,7 @@ def upkeep(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
         pool = context.view.membership.pool_of(held.name)
         if pool is None or pool.spec.accepts is not Accepts.WHOLE_NODE:
             return _back(context, claim, held, Reason.NODE_LEFT_POOL, "it is in no pool, or in several")
-        if held.held_at is not None and tainted_for(node) is None:
+        if held.held_at is not None and not holds(node, claim.metadata.uid):
             return _back(context, claim, held, Reason.TAINT_REMOVED, "somebody took our taint off")
         blocked = obstacle(node, pool, waiting, claim.metadata.uid)
         if blocked is not None:

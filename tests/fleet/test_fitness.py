@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.fitness import Obstacle, lack_of_room, obstacle
-from fleet.marks import Stray, labelled_for, steered, strays, taint, tainted_for
+from fleet.marks import Stray, holds, labelled_for, steered, strays, taint, tainted_for
 from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
 from fleet.objects import Container, Node, Pod, Resources, Taint, Toleration
 from fleet.resources import HeldNode, Phase
@@ -114,3 +114,14 @@ def test_a_pod_is_steered_once_its_gate_is_off_and_it_tolerates_the_taint() -> N
     assert not steered(pod("p", tolerations=tolerant), "other")
     assert not steered(pod("p", tolerations=tolerant, gates=(CLAIM_KEY,)), "u")
     assert not steered(pod("p"), "u")
+
+
+def test_every_taint_of_our_key_is_looked_at_and_a_forged_one_never_shadows_the_claims_own() -> None:
+    """A second taint put on by hand, before or after ours, of whatever effect, is swept; ours stays."""
+    forged = Taint(CLAIM_KEY, "NoExecute", "nobody")
+    for taints in ((forged, taint("c-1")), (taint("c-1"), forged)):
+        on = node("n", taints=taints)
+        made = claim(uid="c-1", phase=Phase.DRAINING, held=[HeldNode("n", on.metadata.uid)])
+        assert strays(on, {"c-1": made}) == (Stray("n", "nobody"),)
+        assert holds(on, "c-1")
+        assert not holds(on, "nobody")
