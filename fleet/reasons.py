@@ -38,6 +38,7 @@ class Reason(StrEnum):
     GANG_ENDED = "GangEnded"
     MEMBER_RECREATED = "MemberRecreated"
     # Given back
+    GANG_GREW = "GangGrew"
     BENEFICIARY_GONE = "BeneficiaryGone"
     LANDED_ELSEWHERE = "LandedElsewhere"
     DEADLINE = "DeadlineExceeded"

@@ -14,7 +14,7 @@ from fleet.marks import holds
 from fleet.objects import Node, Pod
 from fleet.pools import RequestClass, classify
 from fleet.reasons import Reason
-from fleet.resources import Accepts, ClaimStatus, HeldNode, Victim, WholeNodeClaim
+from fleet.resources import Accepts, ClaimStatus, HeldNode, Phase, Victim, WholeNodeClaim
 from fleet.statuses import give_back
 from fleet.view import View
 
@@ -111,6 +111,9 @@ def upkeep(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
     """The status that gives the nodes back, if one of them can no longer be had; None if all are as they should be."""
     takers = context.view.takers(context.view.gang_of(claim))
     waiting = [pod for pod in takers if not pod.spec.node_name]
+    if claim.status.phase is not Phase.LANDING and len(waiting) > len(claim.status.nodes):
+        text = f"{len(waiting)} pods wait now, nodes were chosen for {len(claim.status.nodes)}"
+        return give_back(claim, Reason.GANG_GREW, text, context.now, context.timing)
     for held in claim.status.nodes:
         node = context.node_of(held)
         if node is None:

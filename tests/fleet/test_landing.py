@@ -283,3 +283,16 @@ def test_a_launcher_with_one_card_in_the_gang_takes_no_node_and_none_is_vacated_
     seen = view(node("n1"), node("n2"), node("n3"), members(2, gang="mpi", size=3), head)
     (made,) = [one for one in decide(seen, {}, {}, at(0), Timing()).actions if isinstance(one, CreateClaim)]
     assert made.spec.nodes == 2
+
+
+def test_a_gang_that_grows_while_its_nodes_are_vacated_still_starts_whole() -> None:
+    """Pods of a gang without a declared size come one after the other: none starts before the last ones have nodes."""
+    scene = busy(["n1", "n2", "n3"], each=2, timing=QUICK)
+    first, second = gang(2, "late", size=None)
+    scene.add(first)
+    scene.run(3)
+    scene.add(second)
+    scene.run(60)
+    bound = [one for one in scene.pods.values() if one.metadata.namespace == "team-b" and one.spec.node_name]
+    assert len(bound) == 2
+    assert [one.status.phase for one in scene.claims.values()] == [Phase.BOUND]
