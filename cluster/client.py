@@ -45,8 +45,8 @@ Body = Mapping[str, Any] | list[dict[str, Any]] | bytes
 class Api:
     """The Kubernetes API of one cluster; made by `connect`.
 
-    Every method raises the errors of `cluster.errors`. `urgent` writes do not wait in the token bucket: only for the
-    lease, which must not be lost because much else is being written.
+    Every method raises the errors of `cluster.errors`. `urgent` writes do not wait in the token bucket: for the lease,
+    which must not be lost because much else is being written, and for writes whose `turn` has come.
     """
 
     def __init__(self, session: aiohttp.ClientSession, configuration: Configuration, bucket: TokenBucket) -> None:
@@ -85,6 +85,10 @@ class Api:
         """DELETE; with `uid` only that very object, not a namesake made since (else Conflict)."""
         body = None if uid is None else {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         return await self._write("DELETE", path, body)
+
+    async def turn(self) -> None:
+        """Wait for a write's turn, for a caller that looks once more before it writes; then it writes `urgent`."""
+        await self._bucket.take()
 
     async def stream(self, path: str, query: Query) -> AsyncGenerator[bytes, None]:
         """The lines of a watch, without their line ends; a last line that was cut off is dropped.

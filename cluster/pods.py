@@ -1,5 +1,6 @@
 """Everything we do to pods: evict, steer to a claim's nodes, poke; and the consistent look at one node's pods."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
@@ -25,10 +26,16 @@ class EvictOutcome(Enum):
     """The API server took the eviction; the pod is terminating, not gone."""
     GONE = "gone"
     """This very pod does not exist any more (a namesake may)."""
+    WITHDRAWN = "withdrawn"
+    """Not asked for: what allowed it had changed by the time its turn came."""
 
 
-async def evict(api: Api, pod: Pod, grace_seconds: int | None = None) -> EvictOutcome:
+async def evict(
+    api: Api, pod: Pod, still_allowed: Callable[[], bool] = lambda: True, grace_seconds: int | None = None
+) -> EvictOutcome:
     """Ask the Eviction API to stop exactly this pod, by UID. Never a plain DELETE.
+
+    `still_allowed` is asked last thing, after the wait in the token bucket.
 
     Raises DisruptionBudgetRefused, SeveralBudgets, Throttled, Forbidden, NamespaceTerminating, Unavailable (then it is
     unknown whether it was taken: look at the pod before asking again), Conflict.
@@ -42,8 +49,11 @@ async def evict(api: Api, pod: Pod, grace_seconds: int | None = None) -> EvictOu
         "metadata": {"name": pod.metadata.name, "namespace": pod.metadata.namespace},
         "deleteOptions": options,
     }
+    await api.turn()
+    if not still_allowed():
+        return EvictOutcome.WITHDRAWN
     try:
-        await api.create(f"{_path(pod)}/eviction", body)
+        await api.create(f"{_path(pod)}/eviction", body, urgent=True)
     except NotFound:
         return EvictOutcome.GONE
     except Conflict:

@@ -55,7 +55,7 @@ class _Replica:
         self._metrics = Metrics()
         self._events = EventWriter(api, "wholenode-controller", identity)
         self._caches = Caches(api, self._changed)
-        hands = Hands(api, self._caches, self._metrics, self._events)
+        hands = Hands(api, self._caches, self._metrics, self._events, lease.is_valid)
         self._engine = Engine(self._caches, hands, self._metrics, settings.timing(), lease.is_valid)
         self._leading = False
 

@@ -1,7 +1,7 @@
 """Carrying out what was decided: one method per action, each a write with a precondition."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -38,6 +38,8 @@ from fleet.actions import (
     Ungate,
     WriteStatus,
 )
+from fleet.agreements import Consent, verdict
+from fleet.marks import HOLDING
 from fleet.objects import Pod
 from fleet.resources import ClaimStatus, Phase, WholeNodeClaim
 from fleet.times import format_time
@@ -50,8 +52,11 @@ _LONGEST_PAUSE_SECONDS = 15.0
 class Hands:
     """Does one action at a time; what comes of it is kept in `looks`, `answers` and the caches."""
 
-    def __init__(self, api: Api, caches: Caches, metrics: Metrics, events: EventWriter) -> None:
+    def __init__(
+        self, api: Api, caches: Caches, metrics: Metrics, events: EventWriter, may_write: Callable[[], bool]
+    ) -> None:
         self._api = api
+        self._may_write = may_write
         self._caches = caches
         self._metrics = metrics
         self._events = events
@@ -127,7 +132,7 @@ class Hands:
             self.answers[victim.uid] = Answer(EvictionAnswer.ACCEPTED, "gone by itself")
             return
         try:
-            outcome = await evict(self._api, pod)
+            outcome = await evict(self._api, pod, lambda: self._still_allowed(action, pod))
         except (DisruptionBudgetRefused, NamespaceTerminating) as error:
             self._refuse(victim.uid, f"{pod.key}: {error}", getattr(error, "retry_after_seconds", 0.0))
             return
@@ -139,10 +144,24 @@ class Hands:
             self.answers[victim.uid] = Answer(EvictionAnswer.REFUSED, str(error))
             self._metrics.eviction("refused")
             return
-        self.answers[victim.uid] = Answer(EvictionAnswer.ACCEPTED)
         self._metrics.eviction(outcome.value)
+        if outcome is EvictOutcome.WITHDRAWN:
+            return
+        self.answers[victim.uid] = Answer(EvictionAnswer.ACCEPTED)
         if outcome is EvictOutcome.ACCEPTED:
             self._note_evicted(action, pod)
+
+    def _still_allowed(self, action: Evict, pod: Pod) -> bool:
+        """An eviction may have waited its turn: the lease, the claim and the owner's word must still stand."""
+        claim = self._caches.claims.store.get(action.claim.metadata.uid)
+        if not self._may_write() or claim is None or claim.status.phase not in HOLDING:
+            return False
+        if all(held.name != action.victim.node for held in claim.status.nodes):
+            return False
+        now = datetime.now(UTC)
+        since = claim.metadata.creation_timestamp or now
+        agreements = self._caches.agreements.store.values()
+        return verdict(pod, claim.metadata.namespace, agreements, since, now).consent is Consent.GIVEN
 
     def _refuse(self, uid: str, text: str, retry_after_seconds: float) -> None:
         tries = self._refused.get(uid, 0)

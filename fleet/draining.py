@@ -6,6 +6,7 @@ import msgspec
 
 from fleet.actions import Evict, EvictionAnswer, Hold, Look
 from fleet.agreements import Consent
+from fleet.budgets import matching
 from fleet.candidates import consent, grace, unevictable, victim_of
 from fleet.cards import terminating
 from fleet.gangs import gang_key, gang_ref
@@ -126,7 +127,7 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
         _record(context, claim, new)
         return None
     refusals = []
-    for pod in running:
+    for pod in _first_to_go(context, running):
         refusal = _evict(context, claim, recorded[pod.metadata.uid], pod)
         if isinstance(refusal, str):
             refusals.append(refusal)
@@ -134,6 +135,18 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
             context.write(claim, refusal)
             return None
     return Progress(tuple(strangers), tuple(refusals))
+
+
+def _first_to_go(context: Context, running: list[Pod]) -> list[Pod]:
+    """Pods that a budget may keep go first, and alone: if they cannot, nobody else was stopped for nothing."""
+    budgets, answers = context.view.budgets, context.answers
+    covered = [pod for pod in running if matching(pod, budgets)]
+    open_ = [
+        pod
+        for pod in covered
+        if (answer := answers.get(pod.metadata.uid)) is None or answer.kind is not EvictionAnswer.ACCEPTED
+    ]
+    return covered if open_ else running
 
 
 def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:

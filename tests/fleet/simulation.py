@@ -34,7 +34,7 @@ from fleet.cards import terminating
 from fleet.lifecycle import decide
 from fleet.marks import labelled_for, tainted_for
 from fleet.names import CLAIM_KEY, POKE
-from fleet.objects import Pod, Taint, Toleration
+from fleet.objects import DisruptionBudget, Pod, Taint, Toleration
 from fleet.resources import Policy, WholeNodeClaim
 from fleet.times import format_time
 from fleet.upkeep import member
@@ -70,6 +70,7 @@ class Simulation(World):
     kill_after: int | None = None
     kill_always: bool = False
     """Whether the controller is killed after each of its writes."""
+    budgets: list[DisruptionBudget] = field(default_factory=list)
     refusals: dict[str, Answer] = field(default_factory=dict)
     """What the API server answers to evictions of these pods (by UID) instead of accepting them."""
     after: Callable[[Action], object] | None = None
@@ -113,6 +114,7 @@ class Simulation(World):
             tuple(self.pools),
             tuple(self.agreements),
             dict(self.claims),
+            tuple(self.budgets),
         )
 
     def _cached_pods(self) -> dict[str, Pod]:

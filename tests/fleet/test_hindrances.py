@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from fleet.actions import Answer, EvictionAnswer
 from fleet.budgets import forbidden, matching
 from fleet.objects import BudgetSpec, BudgetStatus, DisruptionBudget, LabelSelector, Metadata, Pod, Requirement
 from fleet.planning import choose
@@ -10,6 +11,8 @@ from fleet.reasons import Reason
 from fleet.resources import WholeNodeClaim
 from fleet.view import View
 from tests.fleet.builders import agreement, at, claim, members, node, pod, ref, view
+from tests.fleet.scenes import gang
+from tests.fleet.simulation import Simulation
 
 WEB = LabelSelector(match_labels={"app": "web"})
 
@@ -71,3 +74,14 @@ def test_a_grace_longer_than_the_drain_may_last_rules_the_node_out() -> None:
     made = web()
     slow = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, termination_grace_period_seconds=3600))
     assert waits(seen(pods=(slow,))) == ((), Reason.GRACE_TOO_LONG)
+
+
+def test_pods_that_a_budget_may_keep_are_stopped_first_and_nobody_else_before_they_went() -> None:
+    """One of two covered pods may go, and no replacement comes: the uncovered ones must not be stopped for nothing."""
+    scene = Simulation()
+    uncovered = [pod(f"x{index}", 1, on="n1") for index in range(2)]
+    scene.add(node("n1"), web("w1"), web("w2"), uncovered, agreement(), gang(1))
+    scene.budgets.append(budget(allowed=1))
+    scene.refusals["team-v.w2"] = Answer(EvictionAnswer.BUDGET, "no disruption is allowed", at(600))
+    scene.run(20)
+    assert {one.name for one in scene.evictions} == {"w1"}
