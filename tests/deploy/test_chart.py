@@ -160,6 +160,7 @@ def test_scheduler_configuration(rendered: Objects) -> None:
             "urlPrefix": "http://wholenode-extender.wholenode-system.svc.cluster.local:8080/v1",
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
+            "preemptVerb": "preempt",
             "weight": 130,
             "nodeCacheCapable": True,
             "ignorable": False,
