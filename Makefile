@@ -29,7 +29,7 @@ demo: $(STAMP) ## five 8-card jobs on a busy fleet: the stock scheduler, then wh
 	@$(BIN)/python -m kwok.demo
 
 test: $(STAMP) lint ## everything, on a real control plane
-	@$(BIN)/wholenode lab build
+	@$(BIN)/wholenode lab build --kueue
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: $(STAMP) ## how long whole-node jobs wait, beside kube-scheduler's own preemption

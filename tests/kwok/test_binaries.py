@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import subprocess
 import threading
 from collections import namedtuple
 from collections.abc import Callable
@@ -285,3 +286,10 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert catalogue.cache_dir() == tmp_path / "xdg" / "wholenode"
     monkeypatch.setenv("WHOLENODE_CACHE", str(tmp_path / "own"))
     assert catalogue.cache_dir() == tmp_path / "own"
+
+
+def test_kueue_is_built_from_its_pinned_module_and_runs() -> None:
+    """The fourth module: later tests run it beside us, here it has to be whole."""
+    kueue = ensure(("kueue",))["kueue"]
+    found = subprocess.run([kueue, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert "-config" in found.stdout + found.stderr
