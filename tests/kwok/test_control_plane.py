@@ -25,6 +25,7 @@ from kwok.workloads import make_pod
 SMALL = ("etcd", "kube-apiserver")
 USER_OF_A_CLUSTER = """
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started without it
 from kwok.controlplane import ControlPlane
 with ControlPlane(components=("etcd", "kube-apiserver")) as plane:
     print(*plane.pids().values(), flush=True)
