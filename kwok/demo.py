@@ -28,6 +28,7 @@ CLAIMS = "/apis/wholenode.io/v1alpha1/wholenodeclaims"
 _FRAME_SECONDS = 0.25
 _PLAIN_FRAME_SECONDS = 2.0
 _LAND_SECONDS = 60.0
+_LONGEST_STOCK_SECONDS = 3600.0
 
 
 class Show:
@@ -156,6 +157,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/demo.json"), help="where the figures go")
     options = parser.parse_args()
     console = Console()
+    if options.jobs < 1 or not 0 <= options.stock_seconds <= _LONGEST_STOCK_SECONDS:
+        print("demo: --jobs must be at least 1, and --stock-seconds between 0 and 3600", file=sys.stderr)
+        return 1
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.touch()
+    except OSError as error:
+        print(f"demo: cannot write {options.out} ({error.strerror}): name another file with --out", file=sys.stderr)
+        return 1
     try:
         figures = asyncio.run(demonstrate(Scene(), options.jobs, options.stock_seconds, console))
     except (LabError, TimeoutError) as error:
@@ -164,7 +174,6 @@ def main() -> int:
     except KeyboardInterrupt:
         print("demo: stopped", file=sys.stderr)
         return 130
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     console.print(f"\nfigures: {options.out}", markup=False, highlight=False)
     return 0 if figures["landed"] == options.jobs and figures["wrong_landings"] == 0 else 1

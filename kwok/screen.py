@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ LEGEND = (
     "   node: [held] (open to its job)"
 )
 _COLUMNS = 5
+_CARDS = re.compile(f"([{re.escape(FREE + SMALL + ENDING + WHOLE)}]{{2,}})")
+_MAP_LINE = re.compile(r"(small|big)-\d{3} ")
 _STYLES = {SMALL: "blue", ENDING: "yellow", WHOLE: "bold green"}
 
 
@@ -61,16 +64,16 @@ def styled(lines: Iterable[str]) -> str:
 
 
 def _is_map(line: str) -> bool:
-    return line.startswith(("small-", "big-"))
+    return _MAP_LINE.match(line) is not None
 
 
 def _paint(line: str) -> str:
-    painted = []
-    for cell in line.split("  "):
-        name, _, rest = cell.partition(" ")
-        letters = "".join(f"[{_STYLES[c]}]{c}[/]" if c in _STYLES else c.replace("[", "\\[") for c in rest)
-        painted.append(f"{name} {letters}")
-    return "  ".join(painted)
+    parts = _CARDS.split(line)
+    return "".join(_colour(part) if _CARDS.fullmatch(part) else part.replace("[", "\\[") for part in parts)
+
+
+def _colour(cards: str) -> str:
+    return "".join(f"[{_STYLES[card]}]{card}[/]" if card in _STYLES else card for card in cards)
 
 
 def _cell(node: Mapping[str, Any], held: str, cards: int) -> str:
