@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -24,34 +25,35 @@ class Caches:
         self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
         self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
-        for reflector in (self.pods, self.nodes, self.jobs, self.budgets, self.pools, self.agreements, self.claims):
+        self._all: tuple[Reflector[Any], ...] = (
+            self.pods,
+            self.nodes,
+            self.jobs,
+            self.budgets,
+            self.pools,
+            self.agreements,
+            self.claims,
+        )
+        for reflector in self._all:
             reflector.listeners.append(lambda _old, _new: on_change())
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for reflector in (self.pods, self.nodes, self.jobs, self.budgets, self.pools, self.agreements, self.claims):
+            for reflector in self._all:
                 group.create_task(reflector.run(), name=f"follow {reflector.path}")
 
     async def synced(self) -> None:
         """Return once every copy has been filled."""
-        for event in self._synced():
-            await event.wait()
+        for reflector in self._all:
+            await reflector.synced.wait()
 
     def is_synced(self) -> bool:
-        return all(event.is_set() for event in self._synced())
+        return all(reflector.synced.is_set() for reflector in self._all)
 
     def last_sign_of_life(self) -> float:
         """Monotonic time since when the most silent of the watches has said nothing."""
-        return min(
-            self.pods.last_event_at,
-            self.nodes.last_event_at,
-            self.jobs.last_event_at,
-            self.budgets.last_event_at,
-            self.pools.last_event_at,
-            self.agreements.last_event_at,
-            self.claims.last_event_at,
-        )
+        return min(reflector.last_event_at for reflector in self._all)
 
     def view(self, being_written: Mapping[str, ClaimStatus]) -> View:
         """The cluster now; claims whose status is being written (by UID) are shown as they will be."""
@@ -67,15 +69,4 @@ class Caches:
             agreements=tuple(self.agreements.store.values()),
             claims=claims,
             budgets=tuple(self.budgets.store.values()),
-        )
-
-    def _synced(self) -> tuple[asyncio.Event, ...]:
-        return (
-            self.pods.synced,
-            self.nodes.synced,
-            self.jobs.synced,
-            self.budgets.synced,
-            self.pools.synced,
-            self.agreements.synced,
-            self.claims.synced,
         )

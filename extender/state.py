@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 from cluster.claims import collection_path
 from cluster.client import Api
@@ -39,6 +40,7 @@ class State:
         self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
         self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
+        self._all: tuple[Reflector[Any], ...] = (self.nodes, self.pods, self.pools, self.agreements, self.claims)
         self.cards_used: dict[str, int] = {}
         self._board: Board | None = None
         self._made_at = 0.0
@@ -52,14 +54,14 @@ class State:
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for reflector in (self.nodes, self.pods, self.pools, self.agreements, self.claims):
+            for reflector in self._all:
                 group.create_task(reflector.run(), name=f"follow {reflector.path}")
             group.create_task(self._freeze())
 
     def not_ready(self) -> str | None:
         """What keeps the answers from being trusted, or None."""
         now = time.monotonic()
-        for reflector in (self.nodes, self.pods, self.pools, self.agreements, self.claims):
+        for reflector in self._all:
             if not reflector.synced.is_set():
                 return f"{reflector.path} has not been listed yet"
             if now - reflector.last_event_at > _SILENT_SECONDS:
@@ -151,7 +153,7 @@ class State:
 
     async def _freeze(self) -> None:
         """Take what was loaded out of the garbage collector's rounds: they would stall answers."""
-        for reflector in (self.nodes, self.pods, self.pools, self.agreements, self.claims):
+        for reflector in self._all:
             await reflector.synced.wait()
         gc.collect()
         gc.freeze()

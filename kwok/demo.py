@@ -21,10 +21,10 @@ from kwok.errors import LabError
 from kwok.landings import PodWatch, Report, follow, report
 from kwok.product import Product
 from kwok.progress import Progress
+from kwok.race import CLAIMS, prepare
 from kwok.scene import BENEFICIARY, Scene
 from kwok.screen import Picture, frame, holders, styled, table
 
-CLAIMS = "/apis/wholenode.io/v1alpha1/wholenodeclaims"
 _FRAME_SECONDS = 0.25
 _PLAIN_FRAME_SECONDS = 2.0
 _LAND_SECONDS = 60.0
@@ -90,12 +90,9 @@ async def demonstrate(scene: Scene, jobs: int, stock_seconds: float, console: Co
     began = time.monotonic()
     async with ControlPlane(progress=progress) as plane, Admin(plane.kubeconfig) as admin:
         say(f"control plane up after {time.monotonic() - began:.1f} s: etcd, API server, controllers, scheduler, KWOK")
-        for objects in (scene.fleet(), scene.namespaces(), scene.busy()):
-            await create_all(admin, objects)
         async with follow(admin) as watch:
+            await prepare(admin, watch, scene)
             show = Show(admin, watch, scene, console)
-            if not await watch.until(lambda: len(holders(watch)) >= scene.busy_cards, _LAND_SECONDS):
-                raise LabError(f"only {len(holders(watch))} of {scene.busy_cards} single-card jobs were bound")
             say(f"{scene.nodes} nodes x {scene.cards} cards; {scene.busy_cards} cards busy with other teams' jobs\n")
             stock = await _stock(admin, watch, scene, jobs, stock_seconds, show)
             say(f"\nstock scheduler: {stock} of {jobs} jobs landed in {stock_seconds:.0f} s\n")
