@@ -39,7 +39,7 @@ def create_app(state: State, metrics: Metrics, max_body_bytes: int) -> FastAPI:
         if state.not_ready() is None:
             placement = judge(args.pod, args.names(), state.board())
         else:
-            placement = not_ready(args.pod, args.names(), state.known_pools())
+            placement = not_ready(args.pod, args.names(), state.classifier)
         answer = filter_answer(args, body, placement)
         metrics.decided(placement)
         metrics.filter_seconds.observe(time.perf_counter() - started)
@@ -73,7 +73,7 @@ def create_app(state: State, metrics: Metrics, max_body_bytes: int) -> FastAPI:
         if state.not_ready() is None:
             placement = judge(args.pod, names, state.board())
         else:
-            placement = not_ready(args.pod, names, state.known_pools())
+            placement = not_ready(args.pod, names, state.classifier)
         return Response(preemption_answer(args, placement.passed), media_type=_JSON)
 
     _add_probes(app, state, metrics)

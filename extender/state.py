@@ -13,7 +13,8 @@ from fleet.cards import holds_node
 from fleet.fitness import usable_cards, whole
 from fleet.objects import Node, Pod
 from fleet.placement import Board
-from fleet.pools import Membership, RequestClass, classify
+from fleet.pools import Membership
+from fleet.requests import Classifier, RequestClass
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 
 _SILENT_SECONDS = 140.0
@@ -44,7 +45,7 @@ class State:
         self.cards_used: dict[str, int] = {}
         self._board: Board | None = None
         self._made_at = 0.0
-        self._pools: tuple[GPUPool, ...] = ()
+        self.classifier = Classifier.of(())
         self.nodes.listeners.append(self._node_changed)
         self.pools.listeners.append(self._pool_changed)
         self.agreements.listeners.append(lambda _old, _new: self._stale())
@@ -68,9 +69,6 @@ class State:
                 return f"the watch of {reflector.path} has been silent for {_SILENT_SECONDS:.0f} s"
         return None
 
-    def known_pools(self) -> tuple[GPUPool, ...]:
-        return tuple(self.pools.store.values())
-
     def board(self) -> Board:
         """The board as of now; made anew only if something it goes by has changed."""
         now = time.monotonic()
@@ -87,7 +85,7 @@ class State:
 
     def free(self) -> dict[str, tuple[int, int]]:
         """Free cards and untouched whole nodes of each pool, for the metrics."""
-        pools = self.known_pools()
+        pools = tuple(self.pools.store.values())
         membership = Membership.of(pools, self.nodes.store.values())
         found = {pool.metadata.name: (0, 0) for pool in pools}
         for node in self.nodes.store.values():
@@ -102,11 +100,10 @@ class State:
 
     def waiting(self) -> dict[str, int]:
         """GPU pods without a node, by request class."""
-        pools = self.known_pools()
         found = dict.fromkeys((str(RequestClass.SMALL), str(RequestClass.WHOLE_NODE), str(RequestClass.IMPOSSIBLE)), 0)
         for pod in self.pods.store.values():
             if not pod.spec.node_name and pod.status.phase in {None, "Pending"}:
-                request = classify(pod, pools)
+                request = self.classifier.classify(pod)
                 if request.request_class is not RequestClass.NONE:
                     found[str(request.request_class)] += 1
         return found
@@ -131,7 +128,7 @@ class State:
         if old is not None and new is not None and old.spec == new.spec:
             return
         self._stale()
-        self._pools = tuple(self.pools.store.values())
+        self.classifier = Classifier.of(self.pools.store.values())
         self.cards_used.clear()
         for pod in self.pods.store.values():
             self._count(pod, 1)
@@ -145,7 +142,7 @@ class State:
     def _count(self, pod: Pod, sign: int) -> None:
         node = pod.spec.node_name
         if node and holds_node(pod):
-            used = self.cards_used.get(node, 0) + sign * classify(pod, self._pools).cards
+            used = self.cards_used.get(node, 0) + sign * self.classifier.classify(pod).cards
             if used > 0:
                 self.cards_used[node] = used
             else:

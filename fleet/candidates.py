@@ -13,7 +13,6 @@ from fleet.gangs import Gang, gang_key, gang_ref
 from fleet.ledger import lost_gpu_seconds
 from fleet.names import EXPECTED_RUN, MIRROR_POD
 from fleet.objects import Node, Pod
-from fleet.pools import classify
 from fleet.reasons import Reason
 from fleet.resources import Accepts, Drain, GPUPool, Victim, WholeNodeClaim
 from fleet.times import parse_duration
@@ -222,7 +221,7 @@ def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_co
 
 def _cards(view: View, pod: Pod) -> int:
     # A pod that a look has found may not have reached the caches yet.
-    return (view.requests.get(pod.metadata.uid) or classify(pod, view.pools)).cards
+    return view.classify(pod).cards
 
 
 def _natural_end(pods: tuple[Pod, ...]) -> datetime | None:

@@ -13,8 +13,8 @@ from fleet.gangs import gang_key, gang_ref
 from fleet.marks import holds
 from fleet.objects import Pod
 from fleet.planning import may_stop, unready
-from fleet.pools import RequestClass, classify
 from fleet.reasons import Reason
+from fleet.requests import RequestClass
 from fleet.resources import ClaimStatus, Drain, Phase, Victim, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
 from fleet.upkeep import Context, member
@@ -151,7 +151,7 @@ def _first_to_go(context: Context, running: list[Pod]) -> list[Pod]:
 
 def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
     """Whether the card holder is what the node is vacated for: a member that takes the whole node."""
-    return member(claim, pod) and classify(pod, context.view.pools).request_class is RequestClass.WHOLE_NODE
+    return member(claim, pod) and context.view.classify(pod).request_class is RequestClass.WHOLE_NODE
 
 
 def _gang_key(context: Context, pod: Pod) -> str:

@@ -21,8 +21,8 @@ from fleet.names import CLAIM_KEY
 from fleet.naming import claim_name, claim_spec
 from fleet.objects import Job
 from fleet.planning import Choice, choose, wants_claim
-from fleet.pools import RequestClass
 from fleet.reasons import Reason
+from fleet.requests import RequestClass
 from fleet.resources import ClaimSpec, ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
 from fleet.statuses import enter, entered_at
 from fleet.times import format_duration, parse_duration

@@ -12,7 +12,8 @@ from fleet.agreements import consenting_namespaces
 from fleet.gangs import belongs
 from fleet.marks import ENDED, labelled_for, tainted_for
 from fleet.objects import Node, Pod
-from fleet.pools import NO_REQUEST, Membership, Request, RequestClass, classify
+from fleet.pools import Membership
+from fleet.requests import NO_REQUEST, Classifier, Request, RequestClass
 from fleet.resources import Accepts, DrainAgreement, GPUPool, Overflow, WholeNodeClaim
 
 _MAX_SCORE = 10
@@ -52,7 +53,7 @@ class _Seat:
 class Board:
     """What placement goes by: made anew when nodes, pools, claims or agreements change, not when pods do."""
 
-    pools: tuple[GPUPool, ...]
+    classifier: Classifier
     seats: Mapping[str, _Seat]
     claims: tuple[WholeNodeClaim, ...]
     consenting: frozenset[str]
@@ -72,7 +73,7 @@ class Board:
         seats = {node.metadata.name: _seat(node, membership) for node in nodes}
         live = tuple(claim for claim in claims if claim.spec.gang is not None and claim.status.phase not in ENDED)
         opened = frozenset(seat.open_to for seat in seats.values() if seat.open_to)
-        return cls(pools, seats, live, consenting_namespaces(agreements, now), opened)
+        return cls(Classifier.of(pools), seats, live, consenting_namespaces(agreements, now), opened)
 
 
 def _seat(node: Node, membership: Membership) -> _Seat:
@@ -105,7 +106,7 @@ class Placement:
 
 def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Which of the named nodes the pod may have. A pod without cards may have all, known to us or not."""
-    request = classify(pod, board.pools)
+    request = board.classifier.classify(pod)
     match request.request_class:
         case RequestClass.NONE:
             return Placement(passed=list(names))
@@ -118,9 +119,9 @@ def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     return _spare_nominated(pod, placement)
 
 
-def not_ready(pod: Pod, names: Sequence[str], pools: Iterable[GPUPool]) -> Placement:
+def not_ready(pod: Pod, names: Sequence[str], classifier: Classifier) -> Placement:
     """The answer while caches are being filled: GPU pods wait, others are none of our business."""
-    if classify(pod, pools) == NO_REQUEST:
+    if classifier.classify(pod) == NO_REQUEST:
         return Placement(passed=list(names))
     return _spare_nominated(pod, Placement(refused=dict.fromkeys(names, Refused.NOT_READY)))
 
@@ -171,7 +172,7 @@ def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
 
 def scores(pod: Pod, names: Sequence[str], board: Board, cards_used: Mapping[str, int]) -> list[tuple[str, int]]:
     """0 to 10 for each node, whole numbers: pool nodes before lent ones, fuller nodes first to keep others whole."""
-    request: Request = classify(pod, board.pools)
+    request: Request = board.classifier.classify(pod)
     if request.request_class is not RequestClass.SMALL:
         return [(name, 0) for name in names]
     return [(name, _score(board.seats.get(name), cards_used.get(name, 0))) for name in names]

@@ -7,7 +7,7 @@ from fleet.cards import created, waiting
 from fleet.fitness import ready, usable_cards, whole
 from fleet.marks import tainted_for
 from fleet.objects import Pod
-from fleet.pools import RequestClass
+from fleet.requests import RequestClass
 from fleet.resources import (
     Accepts,
     AgreementStatus,

@@ -12,8 +12,8 @@ from fleet.fitness import Obstacle, obstacle
 from fleet.gangs import belongs
 from fleet.marks import holds
 from fleet.objects import Node, Pod
-from fleet.pools import RequestClass, classify
 from fleet.reasons import Reason
+from fleet.requests import RequestClass
 from fleet.resources import Accepts, ClaimStatus, HeldNode, Phase, Victim, WholeNodeClaim
 from fleet.statuses import give_back
 from fleet.view import View
@@ -98,7 +98,7 @@ class Context:
         return tuple(
             pod
             for pod in look.pods
-            if not finished(pod) and classify(pod, self.view.pools).request_class is not RequestClass.NONE
+            if not finished(pod) and self.view.classify(pod).request_class is not RequestClass.NONE
         )
 
 

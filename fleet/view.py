@@ -7,7 +7,8 @@ from functools import cached_property
 from fleet.cards import finished, holds_node, terminating
 from fleet.gangs import Gang, gang_key, gangs
 from fleet.objects import DisruptionBudget, Job, Node, Pod
-from fleet.pools import Membership, Request, RequestClass, classify
+from fleet.pools import Membership
+from fleet.requests import Classifier, Request, RequestClass
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 
 
@@ -28,9 +29,17 @@ class View:
         return Membership.of(self.pools, self.nodes.values())
 
     @cached_property
+    def classifier(self) -> Classifier:
+        return Classifier.of(self.pools)
+
+    def classify(self, pod: Pod) -> Request:
+        """What a pod asks for, whether the caches know it or not."""
+        return self.requests.get(pod.metadata.uid) or self.classifier.classify(pod)
+
+    @cached_property
     def requests(self) -> Mapping[str, Request]:
         """What each pod asks of the fleet, by UID; pods that ask for no cards are left out."""
-        asked = {uid: classify(pod, self.pools) for uid, pod in self.pods.items()}
+        asked = {uid: self.classifier.classify(pod) for uid, pod in self.pods.items()}
         return {uid: request for uid, request in asked.items() if request.request_class is not RequestClass.NONE}
 
     @cached_property

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fleet.objects import Pod
-from fleet.pools import RequestClass, classify
+from fleet.requests import Classifier, RequestClass
 from fleet.resources import GPUPool
 
 GATE = "wholenode.io/claim"
@@ -126,7 +126,7 @@ def test_the_controller_knows_what_is_gated_as_whole_node(manifest: Object) -> N
     spec = {"nodeSelector": {"matchLabels": {"a": "b"}}, "accepts": "WholeNode", "cardsPerNode": 8}
     known = msgspec.convert({"metadata": meta, "spec": spec}, GPUPool)
     seen = msgspec.convert({**manifest, "metadata": {**manifest["metadata"], "name": "p"}}, Pod)
-    assert classify(seen, [known]).request_class is RequestClass.WHOLE_NODE
+    assert Classifier.of([known]).classify(seen).request_class is RequestClass.WHOLE_NODE
 
 
 @pytest.mark.parametrize("manifest", WHOLE_NODE_PODS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fleet.cards import asks, cards, finished, holds_node, waiting
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Container, Pod, PodSpec, Resources
-from fleet.pools import RequestClass, classify
+from fleet.requests import Classifier, RequestClass
 from tests.fleet.builders import container, pod, pool, view
 from tests.fleet.builders import node as make_node
 
@@ -62,7 +62,7 @@ def test_the_formula_is_the_largest_moment_of_the_pods_life(main: list[int], ini
 
 def test_p16_zero_cards_are_no_gpu_pod() -> None:
     zero = pod("p", containers=(Container("c", Resources(limits={GPU: "0"}, requests={GPU: "0"})),), on="n1")
-    assert classify(zero, [pool()]).request_class is RequestClass.NONE
+    assert Classifier.of([pool()]).classify(zero).request_class is RequestClass.NONE
     assert view(make_node("n1"), zero).gpu_pods_on("n1") == ()
 
 

@@ -12,6 +12,7 @@ from fleet.marks import taint
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Pod, Toleration
 from fleet.placement import Board, Refused, judge, not_ready, scores
+from fleet.requests import Classifier
 from fleet.resources import Accepts, DrainAgreement, GPUPool, Overflow, Phase, WholeNodeClaim
 from tests.fleet.builders import T0, agreement, claim, container, node, owned, pod, pool, ref
 
@@ -179,9 +180,9 @@ def test_e06_a_lasting_no_of_the_nominated_node_stays_final() -> None:
 
 def test_e20_before_the_caches_are_full_gpu_pods_wait_and_others_pass() -> None:
     names = ["n1", "n2"]
-    assert not_ready(pod("one", 1), names, ()).refused == dict.fromkeys(names, Refused.NOT_READY)
-    assert not_ready(nominated(pod("all", 8), "n1"), names, ()).for_now == {"n1": Refused.NOT_READY}
-    assert not_ready(pod("web", 0), names, ()).passed == names
+    assert not_ready(pod("one", 1), names, Classifier.of(())).refused == dict.fromkeys(names, Refused.NOT_READY)
+    assert not_ready(nominated(pod("all", 8), "n1"), names, Classifier.of(())).for_now == {"n1": Refused.NOT_READY}
+    assert not_ready(pod("web", 0), names, Classifier.of(())).passed == names
 
 
 def test_e15_reasons_are_constant_texts_without_names_or_numbers() -> None:

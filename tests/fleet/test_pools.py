@@ -5,7 +5,8 @@ import pytest
 from fleet.agreements import consenting_namespaces
 from fleet.names import CLAIM_KEY
 from fleet.objects import Pod, Taint
-from fleet.pools import Membership, RequestClass, classify
+from fleet.pools import Membership
+from fleet.requests import Classifier, RequestClass
 from fleet.resources import Accepts
 from fleet.summaries import agreement_status, pool_status
 from tests.fleet.builders import agreement, at, container, node, pod, pool, view
@@ -54,19 +55,19 @@ def test_p08_a_node_of_two_pools_is_in_none_and_shown_on_both() -> None:
     ],
 )
 def test_p04_p05_p06_the_class_of_a_pod(one: Pod, wanted: RequestClass) -> None:
-    assert classify(one, [BIG, SMALL]).request_class is wanted
+    assert Classifier.of([BIG, SMALL]).classify(one).request_class is wanted
 
 
 def test_eight_cards_are_a_whole_node_only_where_whole_nodes_are_served() -> None:
-    assert classify(pod("p", 8), [SMALL]).request_class is RequestClass.SMALL
-    assert classify(pod("p", 8), []).request_class is RequestClass.SMALL
-    assert classify(pod("p", 4), [pool("half", cards=4), SMALL]).request_class is RequestClass.WHOLE_NODE
+    assert Classifier.of([SMALL]).classify(pod("p", 8)).request_class is RequestClass.SMALL
+    assert Classifier.of([]).classify(pod("p", 8)).request_class is RequestClass.SMALL
+    assert Classifier.of([pool("half", cards=4), SMALL]).classify(pod("p", 4)).request_class is RequestClass.WHOLE_NODE
 
 
 def test_each_pool_counts_its_own_resource() -> None:
     odd = pool("odd", cards=4, resource="amd.com/gpu")
-    assert classify(pod("p", 4), [odd]).request_class is RequestClass.SMALL
-    assert classify(pod("p", 4), [odd]).resource == "nvidia.com/gpu"
+    assert Classifier.of([odd]).classify(pod("p", 4)).request_class is RequestClass.SMALL
+    assert Classifier.of([odd]).classify(pod("p", 4)).resource == "nvidia.com/gpu"
 
 
 def test_p17_what_is_free_in_a_pool() -> None:
