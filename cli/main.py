@@ -5,6 +5,7 @@ import click
 from cli.crds import crds
 from cli.lab import lab
 from cli.manifests import manifests
+from cli.why import why
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,3 +17,4 @@ def main() -> None:
 main.add_command(lab)
 main.add_command(crds)
 main.add_command(manifests)
+main.add_command(why)

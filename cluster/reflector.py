@@ -27,6 +27,7 @@ _BASE_SECONDS: Final = 0.2
 _CAP_SECONDS: Final = 5.0
 _RELIST_AFTER_FAILURES: Final = 5
 _SHORT_WATCH_SECONDS: Final = 1.0
+_ASK_AGAIN_SECONDS: Final = 60.0
 _LOG: Final = logging.getLogger("wholenode.reflector")
 
 
@@ -45,6 +46,9 @@ class Reflector(Generic[T]):
 
     `listeners` are called with (old, new) at every change, within the event loop, after `store` shows it; None stands
     for "not there". A listener that raises is a bug and ends `run`. Nobody but the reflector writes to `store`.
+
+    `optional`: the cluster need not serve the kind. While it does not, the copy is empty and counts as synced; it is
+    asked for again once a minute.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class Reflector(Generic[T]):
         type_: type[T],
         query: Mapping[str, str] | None = None,
         accept: Callable[[T], bool] | None = None,
+        *,
+        optional: bool = False,
     ) -> None:
         self.path = path
         self.store: dict[str, T] = {}
@@ -65,6 +71,7 @@ class Reflector(Generic[T]):
         self._decoder = ObjectDecoder(type_)
         self._query = dict(query or {})
         self._accept = accept
+        self._optional = optional
         self._uids: dict[tuple[str, str], str] = {}
         self._reached = 0
         self._failures = 0
@@ -98,11 +105,24 @@ class Reflector(Generic[T]):
             except Forbidden:
                 raise
             except ClusterError as error:
+                if self._optional and isinstance(error, NotFound):
+                    relist = True
+                    await self._stay_empty()
+                    continue
                 self._failures += 1
                 relist = relist or isinstance(error, Expired) or self._failures >= _RELIST_AFTER_FAILURES
                 if not isinstance(error, Expired) or self._failures > 1:
                     self._report(error)
                     await self._pause(error)
+
+    async def _stay_empty(self) -> None:
+        """The kind is not served, so nothing of it exists: an answer, not a failure."""
+        self._failures = 0
+        for uid in list(self.store):
+            self._drop(uid)
+        self.last_event_at = time.monotonic()
+        self.synced.set()
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     async def _list(self) -> None:
         items, version = await list_all(self._api, self.path, self._decoder, self._query)

@@ -9,7 +9,9 @@ import msgspec
 from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
-from fleet.objects import DisruptionBudget, Job, Node, Pod
+from fleet.devices import CLAIMS_PATH
+from fleet.names import COSCHEDULING_API, IN_TREE_API
+from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.resources import ClaimStatus, DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.view import View
 
@@ -22,6 +24,12 @@ class Caches:
         self.nodes = Reflector(api, "/api/v1/nodes", Node)
         self.jobs = Reflector(api, "/apis/batch/v1/jobs", Job)
         self.budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets", DisruptionBudget)
+        # 1.36 serves v1alpha2, 1.37 v1beta1; neither by default, and the other API only where Coscheduling is used.
+        in_tree = (f"/apis/{IN_TREE_API}/{version}/podgroups" for version in ("v1beta1", "v1alpha2"))
+        self.pod_groups = tuple(Reflector(api, path, PodGroup, optional=True) for path in in_tree)
+        coscheduling = f"/apis/{COSCHEDULING_API}/v1alpha1/podgroups"
+        self.coscheduling_groups = Reflector(api, coscheduling, CoschedulingGroup, optional=True)
+        self.device_claims = Reflector(api, CLAIMS_PATH, ResourceClaim, optional=True)
         self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
         self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
@@ -30,6 +38,9 @@ class Caches:
             self.nodes,
             self.jobs,
             self.budgets,
+            *self.pod_groups,
+            self.coscheduling_groups,
+            self.device_claims,
             self.pools,
             self.agreements,
             self.claims,
@@ -69,4 +80,9 @@ class Caches:
             agreements=tuple(self.agreements.store.values()),
             claims=claims,
             budgets=tuple(self.budgets.store.values()),
+            device_claims=tuple(self.device_claims.store.values()),
+            pod_groups=(
+                *(group for copy in self.pod_groups for group in copy.store.values()),
+                *self.coscheduling_groups.store.values(),
+            ),
         )

@@ -142,7 +142,7 @@ def _key(action: Action) -> tuple[str, str]:
         case Open(node=node, claim_uid=uid):
             return f"open {node.metadata.name}", uid
         case Clear(node=node, claim_uid=uid):
-            return f"clear {node.metadata.name} of {uid}", ""
+            return f"clear {node.metadata.name} of {uid}", uid
         case LookAt(node_name=name):
             return f"look at {name}", ""
         case Evict(claim=claim, victim=victim):

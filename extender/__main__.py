@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-import ssl
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -15,13 +15,23 @@ from fastapi import FastAPI
 from cluster.client import connect
 from cluster.program import StartError, run_program
 from extender.app import create_app, probes_app
+from extender.connection import Connection, connections_to
 from extender.metrics import Metrics
 from extender.settings import Settings
 from extender.state import State
+from extender.tls import Files, RotatingContext
+from extender.verbs import Desk, Verbs
 
 _KEEP_ALIVE_SECONDS: Final = 120
 """Longer than the 90 s for which kube-scheduler keeps an idle connection, so that we never close first."""
-_COMMON: Final[dict[str, Any]] = {"access_log": False, "log_config": None, "timeout_graceful_shutdown": 10}
+_COMMON: Final[dict[str, Any]] = {
+    "access_log": False,
+    "log_config": None,
+    "lifespan": "off",
+    "server_header": False,
+    "timeout_keep_alive": _KEEP_ALIVE_SECONDS,
+    "timeout_graceful_shutdown": 10,
+}
 
 
 async def run(settings: Settings) -> None:
@@ -29,60 +39,70 @@ async def run(settings: Settings) -> None:
     async with connect(settings.kubeconfig) as api:
         state = State(api)
         metrics = Metrics(state)
-        servers = [(_server(create_app(state, metrics, settings.max_body_bytes), settings), settings.port)]
+        verbs = Verbs(state, metrics, packing=settings.packing == "filter")
+        desk = Desk.of(verbs, settings.max_body_bytes, settings.read_seconds)
+        tls = _tls(settings, metrics)
+        servers = [(_server(create_app(state, metrics, desk), connections_to(desk), tls), settings.port)]
         if settings.health_port:
-            servers.append((_quiet(uvicorn.Config(probes_app(state, metrics), **_COMMON)), settings.health_port))
+            probes = connections_to(desk, verbs=False)
+            servers.append((_server(probes_app(state, metrics, desk), probes), settings.health_port))
         with contextlib.ExitStack() as stack:
             listeners = [stack.enter_context(_listen(settings.host, port)) for _, port in servers]
             serving = [
                 asyncio.create_task(server.serve([listener]))
                 for (server, _), listener in zip(servers, listeners, strict=True)
             ]
-            following = asyncio.create_task(state.run())
-            _stop_on_signals([server for server, _ in servers])
+            following = [asyncio.create_task(state.run())]
+            if tls is not None:
+                following.append(asyncio.create_task(tls.follow()))
+            _stop_on_signals([server for server, _ in servers], desk, settings.leave_seconds)
             # A dead watch must end the process: it would go on answering from memory that grows old.
-            await asyncio.wait([following, *serving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*following, *serving], return_when=asyncio.FIRST_COMPLETED)
+            desk.leaving = True
             for server, _ in servers:
                 server.should_exit = True
             await asyncio.gather(*serving)
-            following.cancel()
+            for task in following:
+                task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await following
+                for task in following:
+                    await task
 
 
-def _server(app: FastAPI, settings: Settings) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        ssl_certfile=settings.tls_cert_file,
-        ssl_keyfile=settings.tls_key_file,
-        ssl_ca_certs=settings.tls_client_ca_file,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca_file else ssl.CERT_NONE,
-        **_COMMON,
-    )
-    try:
-        config.load()
-    except OSError as error:
-        raise StartError(f"the TLS files cannot be used: {error}") from error
-    return _quiet(config)
+def _tls(settings: Settings, metrics: Metrics) -> RotatingContext | None:
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    client_ca = Path(settings.tls_client_ca_file) if settings.tls_client_ca_file else None
+    return RotatingContext.of(Files(Path(settings.tls_cert_file), Path(settings.tls_key_file), client_ca), metrics)
 
 
-def _quiet(config: uvicorn.Config) -> uvicorn.Server:
+def _server(app: FastAPI, protocol: type[Connection], tls: RotatingContext | None = None) -> uvicorn.Server:
     """A server that leaves signals to `_stop_on_signals`: its own way ends the process by the signal, not by 0."""
-    server = uvicorn.Server(config)
+    factory = None if tls is None else lambda *_: tls
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol, ssl_context_factory=factory, **_COMMON))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
     return server
 
 
-def _stop_on_signals(servers: list[uvicorn.Server]) -> None:
-    def stop() -> None:
+def _stop_on_signals(servers: list[uvicorn.Server], desk: Desk, leave_seconds: float) -> None:
+    """Told once: say so, answer for `leave_seconds` more, close. Told twice: close now, wait for nobody."""
+    loop = asyncio.get_running_loop()
+
+    def close() -> None:
         for server in servers:
-            server.force_exit = server.should_exit  # asked twice: connections are not waited for
             server.should_exit = True
 
+    def stop() -> None:
+        if desk.leaving:
+            for server in servers:
+                server.force_exit = True
+            close()
+        else:
+            desk.leaving = True
+            loop.call_later(leave_seconds, close)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop)
 
 
 def _listen(host: str, port: int) -> socket.socket:

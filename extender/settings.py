@@ -1,6 +1,6 @@
 """What can be set from outside, by environment variables with the prefix WHOLENODE_."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -21,7 +21,13 @@ class Settings(BaseSettings):
     tls_key_file: str | None = None
     tls_client_ca_file: str | None = None
     """Authority of the scheduler's client certificate; with it nobody else is answered."""
+    packing: Literal["filter", "scores"] = "filter"
+    """Who packs small pods: filter lets only the fullest nodes through, or prioritize gives them more points."""
     max_body_bytes: Annotated[int, Field(ge=65_536)] = 16 * 1024 * 1024
+    read_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """How long a request may take to arrive."""
+    leave_seconds: Annotated[float, Field(ge=0, le=60)] = 3.0
+    """How long it goes on answering, not ready any more, when it is told to stop."""
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 
     @model_validator(mode="after")

@@ -9,13 +9,15 @@ from typing import Any
 from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
-from fleet.cards import holds_node
-from fleet.fitness import usable_cards, whole
-from fleet.objects import Node, Pod
+from fleet.devices import CLAIMS_PATH, users
+from fleet.fitness import closed, usable_cards, whole
+from fleet.hami import cards_of
+from fleet.objects import Node, Pod, ResourceClaim
 from fleet.placement import Board
 from fleet.pools import Membership
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.tally import Tally
 
 _SILENT_SECONDS = 140.0
 _BOARD_SECONDS = 30.0
@@ -24,6 +26,8 @@ _BOARD_SECONDS = 30.0
 
 def asks_for_devices(pod: Pod) -> bool:
     """Whether the pod asks for anything but the ordinary resources: only such pods can hold cards."""
+    if pod.spec.resource_claims:
+        return True
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         if container.resources:
             for side in (container.resources.requests, container.resources.limits):
@@ -32,22 +36,37 @@ def asks_for_devices(pod: Pod) -> bool:
     return False
 
 
+def _placed_by(node: Node) -> tuple[object, ...]:
+    return node.spec, node.metadata.labels, node.metadata.uid, cards_of(node)
+
+
 class State:
-    """Caches and what follows from them; `board` and `cards_used` are kept as changes come, not per question."""
+    """Caches and what follows from them; `board` and `tally` are kept as changes come, not per question."""
 
     def __init__(self, api: Api) -> None:
+        self.api = api
         self.nodes = Reflector(api, "/api/v1/nodes", Node)
         self.pods = Reflector(api, "/api/v1/pods", Pod, accept=asks_for_devices)
         self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
         self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
-        self._all: tuple[Reflector[Any], ...] = (self.nodes, self.pods, self.pools, self.agreements, self.claims)
-        self.cards_used: dict[str, int] = {}
+        self.device_claims = Reflector(api, CLAIMS_PATH, ResourceClaim, optional=True)
+        self._all: tuple[Reflector[Any], ...] = (
+            self.nodes,
+            self.pods,
+            self.pools,
+            self.agreements,
+            self.claims,
+            self.device_claims,
+        )
+        self.tally = Tally()
         self._board: Board | None = None
         self._made_at = 0.0
-        self.classifier = Classifier.of(())
+        self._device_claims: dict[tuple[str, str], ResourceClaim] = {}
+        self.classifier = Classifier.of((), self._device_claims)
         self.nodes.listeners.append(self._node_changed)
         self.pools.listeners.append(self._pool_changed)
+        self.device_claims.listeners.append(self._device_claim_changed)
         self.agreements.listeners.append(lambda _old, _new: self._stale())
         self.claims.listeners.append(self._claim_changed)
         self.pods.listeners.append(self._pod_changed)
@@ -74,28 +93,29 @@ class State:
         now = time.monotonic()
         if self._board is None or now - self._made_at > _BOARD_SECONDS:
             self._board = Board.of(
-                self.pools.store.values(),
+                self.classifier,
                 self.nodes.store.values(),
                 self.claims.store.values(),
                 self.agreements.store.values(),
                 datetime.now(UTC),
             )
             self._made_at = now
+            self.tally.rank(self._board.ranks)
         return self._board
 
     def free(self) -> dict[str, tuple[int, int]]:
         """Free cards and untouched whole nodes of each pool, for the metrics."""
-        pools = tuple(self.pools.store.values())
+        pools = self.classifier.pools
         membership = Membership.of(pools, self.nodes.store.values())
         found = {pool.metadata.name: (0, 0) for pool in pools}
         for node in self.nodes.store.values():
             pool = membership.pool_of(node.metadata.name)
-            if pool is None or node.spec.unschedulable:
+            if pool is None or closed(node):
                 continue
-            used = self.cards_used.get(node.metadata.name, 0)
+            touched = self.tally.touched.get(node.metadata.name, 0)
             cards, wholes = found[pool.metadata.name]
-            cards += max(0, usable_cards(node, pool.spec.resource_name) - used)
-            found[pool.metadata.name] = (cards, wholes + (used == 0 and whole(node, pool)))
+            cards += max(0, usable_cards(node, pool.spec.resource_name) - touched)
+            found[pool.metadata.name] = (cards, wholes + (touched == 0 and whole(node, pool)))
         return found
 
     def waiting(self) -> dict[str, int]:
@@ -112,12 +132,8 @@ class State:
         self._board = None
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Heartbeats change conditions only, which placement does not go by."""
-        if (
-            old is None
-            or new is None
-            or (old.spec, old.metadata.labels, old.metadata.uid) != (new.spec, new.metadata.labels, new.metadata.uid)
-        ):
+        """Heartbeats change conditions only, which placement does not go by; nor does it by most annotations."""
+        if old is None or new is None or _placed_by(old) != _placed_by(new):
             self._stale()
 
     def _claim_changed(self, old: WholeNodeClaim | None, new: WholeNodeClaim | None) -> None:
@@ -127,26 +143,31 @@ class State:
     def _pool_changed(self, old: GPUPool | None, new: GPUPool | None) -> None:
         if old is not None and new is not None and old.spec == new.spec:
             return
+        self._reclassify()
+
+    def _reclassify(self) -> None:
+        """What pods ask for has changed: count all of them anew."""
         self._stale()
-        self.classifier = Classifier.of(self.pools.store.values())
-        self.cards_used.clear()
-        for pod in self.pods.store.values():
-            self._count(pod, 1)
+        self.classifier = Classifier.of(self.pools.store.values(), self._device_claims)
+        self.tally = Tally((pod, self.classifier.classify(pod)) for pod in self.pods.store.values())
+
+    def _device_claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """Its pods are counted anew; the order in which pods and claims arrive says nothing."""
+        for claim in (old, new):
+            if claim is not None:
+                self._device_claims.pop((claim.metadata.namespace, claim.metadata.name), None)
+        if new is not None:
+            self._device_claims[new.metadata.namespace, new.metadata.name] = new
+        for uid in {uid for claim in (old, new) if claim is not None for uid in users(claim)}:
+            pod = self.pods.store.get(uid)
+            if pod is not None:
+                self.tally.put(pod, self.classifier.classify(pod))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None:
-            self._count(old, -1)
         if new is not None:
-            self._count(new, 1)
-
-    def _count(self, pod: Pod, sign: int) -> None:
-        node = pod.spec.node_name
-        if node and holds_node(pod):
-            used = self.cards_used.get(node, 0) + sign * self.classifier.classify(pod).cards
-            if used > 0:
-                self.cards_used[node] = used
-            else:
-                self.cards_used.pop(node, None)
+            self.tally.put(new, self.classifier.classify(new))
+        elif old is not None:
+            self.tally.drop(old.metadata.uid)
 
     async def _freeze(self) -> None:
         """Take what was loaded out of the garbage collector's rounds: they would stall answers."""

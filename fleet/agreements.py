@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from fleet import windows
 from fleet.errors import FleetError
 from fleet.objects import Pod
 from fleet.resources import DrainAgreement
 from fleet.selectors import labels_match
 from fleet.times import parse_duration
+
+_SHOWN_PROBLEMS = 6
+"""Of the windows; they stand in a condition, which has room for 4096 characters."""
 
 
 class Consent(StrEnum):
@@ -21,15 +25,21 @@ class Consent(StrEnum):
     NOT_SELECTED = "NotSelectedByAgreement"
     PATIENCE = "AgreementPatience"
     MIN_RUNTIME = "MinRuntime"
+    WINDOW = "OutsideWindow"
+    KEEP_READY = "TooFewReadyReplicas"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a pod may be stopped, by which agreement, and from when if only time is missing."""
+    """Whether a pod may be stopped, by which agreement, and from when if only time is missing.
+
+    `keep_ready`: replicas of the pod's service that must stay ready; it is for `readiness` to see that they do.
+    """
 
     consent: Consent
     agreement: str = ""
     from_: datetime | None = None
+    keep_ready: int = 0
 
 
 def problems(agreement: DrainAgreement, now: datetime) -> tuple[str, ...]:
@@ -46,6 +56,18 @@ def problems(agreement: DrainAgreement, now: datetime) -> tuple[str, ...]:
     selector = spec.victims.pod_selector
     if selector is not None and not selector.match_labels and not selector.match_expressions:
         found.append("spec.victims.podSelector: must not be empty; leave it out to mean every pod of the namespace")
+    if spec.windows is not None and not spec.windows:
+        found.append("spec.windows: must not be empty; leave it out to mean any time")
+    wrong = [
+        f"spec.windows[{index}].{text}"
+        for index, window in enumerate(spec.windows or ())
+        for text in windows.problems(window)
+    ]
+    found.extend(wrong[:_SHOWN_PROBLEMS])
+    if len(wrong) > _SHOWN_PROBLEMS:
+        found.append(f"spec.windows: {len(wrong) - _SHOWN_PROBLEMS} more problem(s)")
+    if spec.keep_ready is not None and spec.keep_ready.min_ready_replicas < 1:
+        found.append("spec.keepReady.minReadyReplicas: must be 1 or more; leave keepReady out to keep none")
     if spec.expires is not None and spec.expires <= now:
         found.append("spec.expires: the agreement has expired")
     return tuple(found)
@@ -61,9 +83,11 @@ def verdict(
 ) -> Verdict:
     """What the agreements of the pod's namespace say about stopping it for a gang of namespace `beneficiary`.
 
-    The most favourable agreement decides; if none allows it, the one that comes closest gives the reason.
+    The most favourable agreement decides: of those that allow it, the one that keeps the fewest replicas ready. If
+    none allows it, the one that comes closest gives the reason.
     """
     best = Verdict(Consent.MISSING)
+    given: list[Verdict] = []
     for agreement in sorted(agreements, key=lambda one: one.metadata.name):
         if agreement.metadata.namespace != pod.metadata.namespace or problems(agreement, now):
             continue
@@ -71,10 +95,10 @@ def verdict(
             continue
         one = _by(agreement, pod, waiting_since, now)
         if one.consent is Consent.GIVEN:
-            return one
-        if best.consent is Consent.MISSING or (one.from_ and (best.from_ is None or one.from_ < best.from_)):
+            given.append(one)
+        elif best.consent is Consent.MISSING or (one.from_ and (best.from_ is None or one.from_ < best.from_)):
             best = one
-    return best
+    return min(given, key=lambda one: one.keep_ready, default=best)
 
 
 def _by(agreement: DrainAgreement, pod: Pod, waiting_since: datetime, now: datetime) -> Verdict:
@@ -85,12 +109,15 @@ def _by(agreement: DrainAgreement, pod: Pod, waiting_since: datetime, now: datet
     if (pod.spec.priority or 0) > spec.victims.max_priority:
         return Verdict(Consent.PRIORITY, name)
     patient_until = waiting_since + parse_duration(spec.patience)
-    if now < patient_until:
-        return Verdict(Consent.PATIENCE, name, patient_until)
     min_runtime = parse_duration(spec.min_runtime)
-    if min_runtime > timedelta(0):
-        started = pod.status.start_time
-        protected_until = (started or now) + min_runtime
-        if now < protected_until:
-            return Verdict(Consent.MIN_RUNTIME, name, protected_until)
-    return Verdict(Consent.GIVEN, name)
+    protected_until = (pod.status.start_time or now) + min_runtime if min_runtime > timedelta(0) else now
+    earliest = max(now, patient_until, protected_until)
+    if spec.windows:
+        earliest = windows.usable_from(spec.windows, earliest)
+    if now < patient_until:
+        return Verdict(Consent.PATIENCE, name, earliest)
+    if now < protected_until:
+        return Verdict(Consent.MIN_RUNTIME, name, earliest)
+    if now < earliest:
+        return Verdict(Consent.WINDOW, name, earliest)
+    return Verdict(Consent.GIVEN, name, keep_ready=spec.keep_ready.min_ready_replicas if spec.keep_ready else 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from fleet.hami import booked_node
 from fleet.objects import Container, Pod, PodSpec
 from fleet.quantities import amount, count, milli
 
@@ -48,9 +49,12 @@ def finished(pod: Pod) -> bool:
     return pod.status.phase in _FINISHED
 
 
-def holds_node(pod: Pod) -> bool:
-    """Whether the pod takes up room on a node now: bound, and not ended. A terminating pod still does."""
-    return bool(pod.spec.node_name) and not finished(pod)
+def seat(pod: Pod) -> str | None:
+    """The node on which the pod takes up room now: bound to it, or booked there by HAMi; None once it has ended.
+
+    A terminating pod still does. HAMi counts a pod's cards from the moment it has chosen the node, bound or not.
+    """
+    return None if finished(pod) else pod.spec.node_name or booked_node(pod)
 
 
 def terminating(pod: Pod) -> bool:
@@ -69,6 +73,14 @@ def gated_by(pod: Pod) -> tuple[str, ...]:
 def waiting(pod: Pod) -> bool:
     """Whether the pod still wants a node: not bound, not ended, not being deleted."""
     return not pod.spec.node_name and not finished(pod) and not terminating(pod)
+
+
+def refused_before(pod: Pod) -> bool:
+    """Whether kube-scheduler has tried the pod and found no place for it."""
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
+        for one in pod.status.conditions or ()
+    )
 
 
 Readers = Mapping[str, Callable[[str | int], int]]

@@ -1,14 +1,15 @@
 """From the first taint to proof: hold the nodes, stop who agreed, and look until no card holder is left."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from fleet.actions import Evict, EvictionAnswer, Hold, Look
-from fleet.agreements import Consent
+from fleet.actions import Evict, EvictionAnswer, Hold, Look, WriteStatus
+from fleet.agreements import Consent, Verdict
 from fleet.budgets import matching
-from fleet.candidates import consent, grace, unevictable, victim_of
-from fleet.cards import terminating
+from fleet.candidates import consent, grace, shortfalls, unevictable, victim_of
+from fleet.cards import seat, terminating
 from fleet.gangs import gang_key, gang_ref
 from fleet.marks import holds
 from fleet.objects import Pod
@@ -102,21 +103,13 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
     new: list[Victim] = []
     since = entered_at(claim.status, Phase.CORDONING) or context.now
     counted = {victim.gang for victim in recorded.values() if victim.evicted_at and victim.evicted_at >= since}
-    allowed, _, not_allowed, _ = may_stop(claim, context.now)
+    verdicts = {pod.metadata.uid: consent(context.view, claim, pod, context.now) for pod in running}
+    ending = {pod.metadata.uid for pod in strangers if terminating(pod)}
+    objections = _objections(context, claim, running, verdicts, ending)
     for pod in running:
-        if not allowed:
-            _protected(context, claim, pod, not_allowed)
-            return None
-        pool = context.view.membership.pool_of(pod.spec.node_name or "")
-        if pool is None or pool.spec.drain is not Drain.AGREED:
-            _protected(context, claim, pod, str(Reason.DRAIN_DISABLED))
-            return None
-        verdict = consent(context.view, claim, pod, context.now)
-        if verdict.consent is not Consent.GIVEN or unevictable(pod):
-            _protected(context, claim, pod, str(verdict.consent))
-            return None
-        if grace(pod) > context.timing.drain_timeout:
-            _protected(context, claim, pod, str(Reason.GRACE_TOO_LONG))
+        verdict = verdicts[pod.metadata.uid]
+        if (why := objections.get(pod.metadata.uid)) is not None:
+            _protected(context, claim, pod, why)
             return None
         if pod.metadata.uid not in recorded:
             key = _gang_key(context, pod)
@@ -135,6 +128,42 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
             context.write(claim, refusal)
             return None
     return Progress(tuple(strangers), tuple(refusals))
+
+
+def _objections(
+    context: Context, claim: WholeNodeClaim, pods: list[Pod], verdicts: Mapping[str, Verdict], ending: set[str]
+) -> dict[str, str]:
+    """Which of the pods (by UID) may not be stopped, and why; `ending` are UIDs of those that are going already."""
+    allowed, _, not_allowed, _ = may_stop(claim, context.now)
+    found = {}
+    for pod in pods:
+        pool, consents = context.view.membership.pool_of(pod.spec.node_name or ""), verdicts[pod.metadata.uid].consent
+        if not allowed:
+            found[pod.metadata.uid] = not_allowed
+        elif pool is None or pool.spec.drain is not Drain.AGREED:
+            found[pod.metadata.uid] = str(Reason.DRAIN_DISABLED)
+        elif consents is not Consent.GIVEN:
+            found[pod.metadata.uid] = str(consents)
+        elif unevictable(pod):
+            found[pod.metadata.uid] = str(Reason.UNEVICTABLE)
+        elif grace(pod) > context.timing.drain_timeout:
+            found[pod.metadata.uid] = str(Reason.GRACE_TOO_LONG)
+    if not found:
+        keeps = [(pod, verdicts[pod.metadata.uid].keep_ready) for pod in pods]
+        needed = shortfalls(context.view, keeps, ending | _victims_in_writing(context))
+        found = {uid: f"{Consent.KEEP_READY}: {short}" for uid, short in needed.items()}
+    return found
+
+
+def _victims_in_writing(context: Context) -> set[str]:
+    """UIDs of pods that claims decided to stop in this very pass: the picture of the cluster does not show that yet."""
+    return {
+        victim.uid
+        for action in context.decision.actions
+        if isinstance(action, WriteStatus)
+        for victim in action.status.victims
+        if victim.evicted_at is not None
+    }
 
 
 def _first_to_go(context: Context, running: list[Pod]) -> list[Pod]:
@@ -160,9 +189,19 @@ def _gang_key(context: Context, pod: Pod) -> str:
 
 def _protected(context: Context, claim: WholeNodeClaim, pod: Pod, why: str) -> None:
     node = pod.spec.node_name or ""
+    if claim.status.phase is Phase.LANDING and _partly_landed(context, claim):
+        # Giving the nodes back now would leave half a gang: the stranger's end is waited for.
+        text = f"pod {pod.key} on node {node} may not be stopped: {why}; the gang is partly bound and waits for its end"
+        context.say_if_new(claim, enter(claim, Phase.LANDING, Reason.PROTECTED_POD, text, context.now))
+        return
     text = f"pod {pod.key} on node {node} may not be stopped: {why}; the nodes are given back"
     status = give_back(claim, Reason.PROTECTED_POD, text, context.now, context.timing, avoid=(node,))
     context.write(claim, status)
+
+
+def _partly_landed(context: Context, claim: WholeNodeClaim) -> bool:
+    held = {one.name for one in claim.status.nodes}
+    return any(pod.spec.node_name in held for pod in context.view.takers(context.view.gang_of(claim)))
 
 
 def _record(context: Context, claim: WholeNodeClaim, new: list[Victim]) -> None:
@@ -225,6 +264,20 @@ def _prove(context: Context, claim: WholeNodeClaim) -> None:
     if missing is not None:
         context.say_if_new(claim, enter(claim, Phase.PROVING_EMPTY, *missing, context.now))
         return
+    booked = _booked(context, claim)
+    if booked is not None:
+        text = f"HAMi has booked cards of node {seat(booked)} for pod {booked.key}, which is not bound yet"
+        context.say_if_new(claim, enter(claim, Phase.PROVING_EMPTY, Reason.BOOKED, text, context.now))
+        return
     nodes = tuple(msgspec.structs.replace(held, proved_empty_at=proofs[held.name]) for held in claim.status.nodes)
     text = f"{len(nodes)} node(s) proved empty"
     context.write(claim, enter(claim, Phase.READY, Reason.PROVED, text, context.now, nodes=nodes))
+
+
+def _booked(context: Context, claim: WholeNodeClaim) -> Pod | None:
+    """A pod of somebody else that HAMi has chosen a node of the claim for: no list of the node's pods shows it."""
+    for held in claim.status.nodes:
+        for pod in context.view.gpu_pods_on(held.name):
+            if pod.spec.node_name is None and not member(claim, pod):
+                return pod
+    return None

@@ -3,7 +3,8 @@
 FleetError
 ├── QuantityError    a Kubernetes quantity that cannot be read, or is not whole where it must be
 ├── DurationError    a duration that is not written the Go way (`90s`, `10m`, `1h30m`)
-└── TimeError        a time that is not RFC 3339 with a zone
+├── TimeError        a time that is not RFC 3339 with a zone
+└── WindowError      a cron schedule or a time zone that cannot be read
 """
 
 
@@ -21,3 +22,7 @@ class DurationError(FleetError):
 
 class TimeError(FleetError):
     """A time such as `2027-03-31T00:00:00Z` could not be read."""
+
+
+class WindowError(FleetError):
+    """A cron schedule such as `0 22 * * *`, or the name of a time zone, could not be read."""

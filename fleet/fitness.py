@@ -5,8 +5,9 @@ from enum import StrEnum
 
 from fleet.cards import READERS, asks, requested
 from fleet.errors import FleetError
+from fleet.hami import PARTS, cards_of
 from fleet.marks import holders, tainted_for
-from fleet.names import CLAIM_KEY
+from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
 from fleet.objects import Node, Pod
 from fleet.quantities import count
 from fleet.resources import GPUPool
@@ -32,6 +33,8 @@ class Obstacle(StrEnum):
     NO_RESOURCE = "NotEnoughOfAResource"
     AVOIDED = "GivenBackLately"
     OWN_GANG = "OwnGangRunsThere"
+    NO_TOPOLOGY_DOMAIN = "NoTopologyDomain"
+    OTHER_DOMAIN = "OtherTopologyDomain"
 
 
 _ROOM = {"cpu": Obstacle.NO_CPU, "memory": Obstacle.NO_MEMORY}
@@ -41,8 +44,18 @@ def ready(node: Node) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
 
 
+def closed(node: Node) -> bool:
+    """Whether the node takes nobody new just now: cordoned, not ready, or held for a claim."""
+    return bool(node.spec.unschedulable) or not ready(node) or tainted_for(node) is not None
+
+
 def usable_cards(node: Node, resource: str) -> int:
-    """Cards the node offers to pods; broken or missing ones are not in it."""
+    """Cards the node offers to pods; broken or missing ones are not in it.
+
+    HAMi's device plugin counts shares in `allocatable`; the cards themselves stand in its register.
+    """
+    if resource == DEFAULT_RESOURCE and (cards := cards_of(node)) is not None:
+        return len(cards)
     try:
         return count((node.status.allocatable or {}).get(resource, 0))
     except FleetError:
@@ -51,12 +64,7 @@ def usable_cards(node: Node, resource: str) -> int:
 
 def whole(node: Node, pool: GPUPool) -> bool:
     """Whether the node is open and has all the cards its pool says it has (busy or not)."""
-    return (
-        ready(node)
-        and not node.spec.unschedulable
-        and tainted_for(node) is None
-        and usable_cards(node, pool.spec.resource_name) == pool.spec.cards_per_node
-    )
+    return not closed(node) and usable_cards(node, pool.spec.resource_name) == pool.spec.cards_per_node
 
 
 def obstacle(node: Node, pool: GPUPool, members: Iterable[Pod], claim_uid: str) -> Obstacle | None:
@@ -98,7 +106,7 @@ def lack_of_room(node: Node, staying: Iterable[Pod], members: Iterable[Pod], res
         return Obstacle.NO_PODS
     for member in members:
         for name, wanted in asks(member).items():
-            if name == resource or wanted <= 0:
+            if name == resource or wanted <= 0 or (name in PARTS and cards_of(node) is not None):
                 continue
             read = READERS.get(name, count)
             room = read(allocatable.get(name, 0)) - sum(requested(pod.spec, name, read) for pod in staying)

@@ -6,15 +6,16 @@ write may be the last before a crash.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 
 from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, Timing, Ungate
+from fleet.backfill import START_MARGIN, Ahead, end_if_taken, promised_end, start_limit
 from fleet.cards import gated_by, terminating
 from fleet.draining import drain
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle
-from fleet.gangs import Gang
+from fleet.gangs import Gang, job_ended, jobs_of
 from fleet.landing import land, open_nodes, settle_bound
 from fleet.marks import ENDED, HOLDING, strays
 from fleet.names import CLAIM_KEY
@@ -24,13 +25,14 @@ from fleet.planning import Choice, choose, wants_claim
 from fleet.reasons import Reason
 from fleet.requests import RequestClass
 from fleet.resources import ClaimSpec, ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
-from fleet.statuses import enter, entered_at
+from fleet.statuses import enter, entered_at, give_back
 from fleet.times import format_duration, parse_duration
 from fleet.upkeep import Context, member, upkeep
 from fleet.view import View, age_key
 
 _ACTIVE = HOLDING | {Phase.PLANNED}
 _WAITING = frozenset({Phase.PENDING, Phase.BLOCKED})
+_SIZE_DUE_AFTER = timedelta(seconds=10)
 
 
 def decide(
@@ -41,12 +43,16 @@ def decide(
     _sweep(view, decision)
     context = Context(view, looks, answers, now, timing, decision)
     reserved: dict[str, str] = {}
+    ahead = Ahead()
     claims = sorted(view.claims.values(), key=age_key)
     for claim in claims:
         if claim.status.phase in _ACTIVE and claim.spec.policy is not Policy.PREVIEW:
             reserved.update({held.name: str(Obstacle.HELD) for held in claim.status.nodes})
+        if claim.status.phase in _ACTIVE | {Phase.BOUND}:
+            # A node's taint outlives the holder's last step by a moment, and the promise with it.
+            ahead.hold((held.name for held in claim.status.nodes), promised_end(claim))
     for claim in claims:
-        _advance(context, claim, reserved)
+        _advance(context, claim, reserved, ahead)
     _create_claims(context)
     _ungate(view, decision)
     return decision
@@ -68,7 +74,7 @@ def _ungate(view: View, decision: Decision) -> None:
                 decision.actions.append(Ungate(pod))
 
 
-def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> None:
+def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str], ahead: Ahead) -> None:
     phase = claim.status.phase
     if phase in ENDED:
         settle_bound(context, claim)
@@ -78,9 +84,9 @@ def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) 
         context.write(claim, ended)
         return
     if phase in _WAITING or claim.spec.policy is Policy.PREVIEW:
-        _wait(context, claim, reserved)
+        _wait(context, claim, reserved, ahead)
         return
-    given_back = upkeep(context, claim)
+    given_back = upkeep(context, claim) or _torn(context, claim) or _too_late(context, claim, ahead)
     if given_back is not None:
         context.write(claim, given_back)
         return
@@ -139,11 +145,13 @@ def _gone(view: View, claim: WholeNodeClaim) -> bool:
     ref = claim.spec.gang
     if ref is None or view.gang_of(claim) is not None:
         return False
-    job = view.jobs.get(ref.uid) if ref.kind == "Job" else None
-    if job is None or _independent(view, job):
-        return True
-    ended = any(one.type in {"Complete", "Failed"} and one.status == "True" for one in job.status.conditions or ())
-    return ended or bool(job.spec.suspend) or job.metadata.deletion_timestamp is not None
+    return all(
+        _independent(view, job)
+        or job_ended(job)
+        or bool(job.spec.suspend)
+        or job.metadata.deletion_timestamp is not None
+        for job in jobs_of(ref, view.jobs)
+    )
 
 
 def _independent(view: View, job: Job) -> bool:
@@ -155,19 +163,56 @@ def _independent(view: View, job: Job) -> bool:
     )
 
 
-def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str]) -> None:
+def _torn(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
+    """The status that gives the nodes back, if they are no longer of one topology domain and nobody has landed yet."""
+    key = claim.spec.topology_key
+    takers = context.view.takers(context.view.gang_of(claim))
+    names = [held.name for held in claim.status.nodes]
+    if key is None or any(pod.spec.node_name in names for pod in takers):
+        return None
+    names += [pod.spec.node_name for pod in takers if pod.spec.node_name]
+    nodes = [context.view.nodes[name] for name in names if name in context.view.nodes]
+    domains = {node.metadata.label(key) or "" for node in nodes}
+    if len(domains) == 1 and "" not in domains:
+        return None
+    text = f"the nodes are not of one {key} any more: {', '.join(sorted(names))}"
+    return give_back(claim, Reason.NODE_UNFIT, text, context.now, context.timing)
+
+
+def _too_late(context: Context, claim: WholeNodeClaim, ahead: Ahead) -> ClaimStatus | None:
+    """The status that gives back nodes an older claim waits for, if the gang is not on them as soon as promised.
+
+    Only nodes that stand empty: whoever had others stopped for them, or has a member on them, goes on.
+    """
+    names, limit = [held.name for held in claim.status.nodes], start_limit(claim)
+    if limit is None or claim.status.victims or ahead.kept.keys().isdisjoint(names):
+        return None
+    if context.now < limit:
+        context.decision.wake(limit)
+        return None
+    if any(context.view.gpu_pods_on(name) for name in names):
+        return None
+    text = f"not started within {format_duration(START_MARGIN)} on nodes that an older claim waits for"
+    return give_back(claim, Reason.OLDER_CLAIM, text, context.now, context.timing)
+
+
+def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str], ahead: Ahead) -> None:
     """Pending, Blocked and Preview: look for nodes; until then the next best ones are kept from younger claims."""
     now, status = context.now, claim.status
+    avoided = {one.node: str(Obstacle.AVOIDED) for one in status.avoid if one.until > now}
+    choice = choose(context.view, claim, {**avoided, **reserved}, now, context.timing.drain_timeout, ahead)
+    preview = claim.spec.policy is Policy.PREVIEW
     if status.phase is Phase.BLOCKED and status.retry_at is not None and now < status.retry_at:
         context.decision.wake(status.retry_at)
+        if not preview:
+            ahead.keep(choice.wanted, status.retry_at if choice.taken else choice.start_at)
         return
-    avoided = {one.node: str(Obstacle.AVOIDED) for one in status.avoid if one.until > now}
-    choice = choose(context.view, claim, {**avoided, **reserved}, now, context.timing.drain_timeout)
     context.decision.wake(choice.wake_at)
-    preview = claim.spec.policy is Policy.PREVIEW
-    if not preview:
-        because = str(Obstacle.HELD) if choice.taken else str(Reason.OLDER_CLAIM)
-        reserved.update(dict.fromkeys(choice.wanted, because))
+    if choice.taken and not preview:
+        reserved.update(dict.fromkeys(choice.wanted, str(Obstacle.HELD)))
+        ahead.hold(choice.wanted, end_if_taken(claim, now))
+    elif not preview:
+        ahead.keep(choice.wanted, choice.start_at)
     if choice.taken and not preview:
         nodes = tuple(HeldNode(one.node.metadata.name, one.node.metadata.uid) for one in choice.taken)
         planned = enter(
@@ -191,7 +236,7 @@ def _create_claims(context: Context) -> None:
     taken = {(one.metadata.namespace, one.metadata.name) for one in view.claims.values()}
     for key in sorted(view.gangs):
         gang = view.gangs[key]
-        if not wants_claim(view, gang) or not _size_is_known(view, gang):
+        if not wants_claim(view, gang) or not _size_is_due(context, gang):
             continue
         earlier, spec = view.claims_by_gang.get(key, ()), claim_spec(gang, view.takers(gang))
         if (
@@ -211,9 +256,13 @@ def _acts(claim: WholeNodeClaim, wanted: ClaimSpec) -> bool:
     return enough and claim.status.phase not in ENDED
 
 
-def _size_is_known(view: View, gang: Gang) -> bool:
-    """A Job says how many pods it has; its pods may reach the cache before it does."""
-    return gang.ref.kind != "Job" or gang.ref.uid in view.jobs
+def _size_is_due(context: Context, gang: Gang) -> bool:
+    """Pods may reach the caches before what says how many they are; if that stays away, the claim says so."""
+    since = gang.pods[0].metadata.creation_timestamp
+    if not gang.unsized or since is None or context.now >= since + _SIZE_DUE_AFTER:
+        return True
+    context.decision.wake(since + _SIZE_DUE_AFTER)
+    return False
 
 
 def _failed_for_good(earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:

@@ -105,6 +105,17 @@ class SchedulingGate(_Object, frozen=True):
     name: str
 
 
+class PodResourceClaim(_Object, frozen=True):
+    """One entry of a pod's `resourceClaims`: a claim of that name, or one made from a template."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class SchedulingGroup(_Object, frozen=True):
+    pod_group_name: str | None = None
+
+
 class PodSpec(_Object, frozen=True):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
@@ -114,9 +125,11 @@ class PodSpec(_Object, frozen=True):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
+    scheduling_group: SchedulingGroup | None = None
     scheduler_name: str | None = None
     priority: int | None = None
     termination_grace_period_seconds: int | None = None
+    resource_claims: tuple[PodResourceClaim, ...] | None = None
 
 
 class Condition(_Object, frozen=True):
@@ -134,6 +147,7 @@ class PodStatus(_Object, frozen=True):
     start_time: datetime | None = None
     nominated_node_name: str | None = None
     conditions: tuple[Condition, ...] | None = None
+    resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
 
 
 class Pod(_Object, frozen=True):
@@ -182,6 +196,36 @@ class Job(_Object, frozen=True):
     status: JobStatus = JobStatus()
 
 
+class GangPolicy(_Object, frozen=True):
+    min_count: int = 1
+
+
+class SchedulingPolicy(_Object, frozen=True):
+    gang: GangPolicy | None = None
+
+
+class PodGroupSpec(_Object, frozen=True):
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+
+
+class PodGroup(_Object, frozen=True):
+    """A scheduling.k8s.io PodGroup (Kubernetes 1.36 and later, KEP-4671)."""
+
+    metadata: Metadata
+    spec: PodGroupSpec = PodGroupSpec()
+
+
+class CoschedulingSpec(_Object, frozen=True):
+    min_member: int = 1
+
+
+class CoschedulingGroup(_Object, frozen=True):
+    """A scheduling.x-k8s.io/v1alpha1 PodGroup: the Coscheduling plugin's own resource of that name."""
+
+    metadata: Metadata
+    spec: CoschedulingSpec = CoschedulingSpec()
+
+
 class BudgetSpec(_Object, frozen=True):
     selector: LabelSelector | None = None
 
@@ -196,3 +240,56 @@ class DisruptionBudget(_Object, frozen=True):
     metadata: Metadata
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
+
+
+class NamedDeviceRequest(_Object, frozen=True):
+    device_class_name: str = ""
+    count: int | None = None
+
+
+class DeviceRequest(_Object, frozen=True):
+    name: str
+    exactly: NamedDeviceRequest | None = None
+    first_available: tuple[NamedDeviceRequest, ...] | None = None
+
+
+class DeviceRequests(_Object, frozen=True):
+    requests: tuple[DeviceRequest, ...] | None = None
+
+
+class ResourceClaimSpec(_Object, frozen=True):
+    devices: DeviceRequests = DeviceRequests()
+
+
+class DeviceResult(_Object, frozen=True):
+    request: str
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+
+class DeviceResults(_Object, frozen=True):
+    results: tuple[DeviceResult, ...] | None = None
+
+
+class Allocation(_Object, frozen=True):
+    devices: DeviceResults = DeviceResults()
+
+
+class ClaimConsumer(_Object, frozen=True):
+    """A pod that may use a ResourceClaim."""
+
+    uid: str = ""
+
+
+class ResourceClaimStatus(_Object, frozen=True):
+    allocation: Allocation | None = None
+    reserved_for: tuple[ClaimConsumer, ...] | None = None
+
+
+class ResourceClaim(_Object, frozen=True):
+    """A resource.k8s.io/v1 ResourceClaim: devices that pods share or have for themselves."""
+
+    metadata: Metadata
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()

@@ -6,15 +6,20 @@ Nothing is booked here and nothing is written: newer schedulers ask hypothetical
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from functools import cached_property
+from itertools import compress
 
+from fleet import hami
 from fleet.agreements import consenting_namespaces
-from fleet.gangs import belongs
+from fleet.cards import refused_before
+from fleet.gangs import candidate_refs
 from fleet.marks import ENDED, labelled_for, tainted_for
 from fleet.objects import Node, Pod
 from fleet.pools import Membership
-from fleet.requests import NO_REQUEST, Classifier, Request, RequestClass
-from fleet.resources import Accepts, DrainAgreement, GPUPool, Overflow, WholeNodeClaim
+from fleet.requests import Classifier, Request, RequestClass
+from fleet.resources import Accepts, DrainAgreement, GangRef, Overflow, WholeNodeClaim
+from fleet.tally import NodeUse, Tally
 
 _MAX_SCORE = 10
 _LENT_MAX_SCORE = 2
@@ -33,63 +38,120 @@ class Refused(StrEnum):
     WAITING = "wholenode: the gang's claim holds no proved empty node yet"
     OTHERS_NODE = "wholenode: node is not the one vacated for this gang"
     IMPOSSIBLE = "wholenode: no node of any pool has so many cards"
+    EMPTIER = "wholenode: a fuller node has room for the pod"
 
 
-_FOR_NOW = frozenset({Refused.NOT_READY, Refused.NODE_UNKNOWN, Refused.HELD, Refused.WAITING})
+_FOR_NOW = frozenset({Refused.NOT_READY, Refused.NODE_UNKNOWN, Refused.HELD, Refused.WAITING, Refused.EMPTIER})
 """Refusals that end by themselves; of the pod's nominated node they must not make it choose new victims."""
 
 
+_TOUCHED_BITS = 16
+
+
+class Rank(IntEnum):
+    """How gladly a node is given to a small pod: nodes lent by a WholeNode pool are the last."""
+
+    LENT = 0
+    NO_POOL = 1
+    POOL = 2
+
+
 @dataclass(frozen=True, slots=True)
-class _Seat:
-    """One node, as far as placement goes: `small` is why small pods may not have it, `lent` that it needs consent."""
+class Seat:
+    """One node, as far as placement goes: `small` is why small pods may not have it, `lent` that it needs consent.
+
+    `shares`: the cards HAMi may share out there; None where it does not.
+    """
 
     small: Refused | None = None
     lent: bool = False
     open_to: str | None = None
     cards: int = 0
+    rank: Rank = Rank.POOL
+    shares: tuple[hami.Card, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Board:
     """What placement goes by: made anew when nodes, pools, claims or agreements change, not when pods do."""
 
     classifier: Classifier
-    seats: Mapping[str, _Seat]
-    claims: tuple[WholeNodeClaim, ...]
+    seats: Mapping[str, Seat]
+    claims_of: Mapping[tuple[str, GangRef], tuple[str, ...]]
+    """UIDs of the claims that still act, by namespace and gang."""
     consenting: frozenset[str]
     open_claims: frozenset[str]
 
     @classmethod
     def of(
         cls,
-        pools: Iterable[GPUPool],
+        classifier: Classifier,
         nodes: Iterable[Node],
         claims: Iterable[WholeNodeClaim],
         agreements: Iterable[DrainAgreement],
         now: datetime,
     ) -> "Board":
-        pools, nodes = tuple(pools), tuple(nodes)
-        membership = Membership.of(pools, nodes)
+        nodes = tuple(nodes)
+        membership = Membership.of(classifier.pools, nodes)
         seats = {node.metadata.name: _seat(node, membership) for node in nodes}
-        live = tuple(claim for claim in claims if claim.spec.gang is not None and claim.status.phase not in ENDED)
+        claims_of: dict[tuple[str, GangRef], tuple[str, ...]] = {}
+        for claim in claims:
+            if claim.spec.gang is not None and claim.status.phase not in ENDED:
+                key = (claim.metadata.namespace, claim.spec.gang)
+                claims_of[key] = (*claims_of.get(key, ()), claim.metadata.uid)
         opened = frozenset(seat.open_to for seat in seats.values() if seat.open_to)
-        return cls(Classifier.of(pools), seats, live, consenting_namespaces(agreements, now), opened)
+        return cls(classifier, seats, claims_of, consenting_namespaces(agreements, now), opened)
+
+    @cached_property
+    def _small(self) -> Mapping[str, Refused | None]:
+        return {name: seat.small for name, seat in self.seats.items()}
+
+    @cached_property
+    def _small_without_consent(self) -> Mapping[str, Refused | None]:
+        return {name: Refused.NO_AGREEMENT if seat.lent else seat.small for name, seat in self.seats.items()}
+
+    def small_verdicts(self, namespace: str) -> Mapping[str, Refused | None]:
+        """For each node why small pods of the namespace may not have it, or None."""
+        return self._small if namespace in self.consenting else self._small_without_consent
+
+    @cached_property
+    def opened(self) -> Mapping[str, str]:
+        """The claim UID each open node is open to."""
+        return {name: seat.open_to for name, seat in self.seats.items() if seat.open_to}
+
+    @cached_property
+    def whole_exceptions(self) -> Mapping[str, Refused]:
+        """Nodes whose refusal has another reason, for every whole-node pod."""
+        return {name: seat.small for name, seat in self.seats.items() if seat.small is Refused.POOL_CONFLICT}
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """Each node's rank, moved left to leave room for the number of its cards in use."""
+        return {name: seat.rank << _TOUCHED_BITS for name, seat in self.seats.items()}
+
+    @cached_property
+    def shared_out(self) -> bool:
+        """Whether HAMi shares out cards of any node: then it has the last word on pods with cards."""
+        return any(seat.shares is not None for seat in self.seats.values())
 
 
-def _seat(node: Node, membership: Membership) -> _Seat:
+def _seat(node: Node, membership: Membership) -> Seat:
     name = node.metadata.name
     opened = labelled_for(node)
     pool = membership.pool_of(name)
     cards = pool.spec.cards_per_node if pool else 0
+    shares = hami.cards_of(node)
     if membership.conflicting(name):
-        return _Seat(Refused.POOL_CONFLICT, open_to=None)
+        return Seat(Refused.POOL_CONFLICT, shares=shares)
     if opened is not None or tainted_for(node) is not None:
-        return _Seat(Refused.HELD, open_to=opened, cards=cards)
-    if pool is None or pool.spec.accepts is Accepts.SMALL:
-        return _Seat(cards=cards)
+        return Seat(Refused.HELD, open_to=opened, cards=cards, shares=shares)
+    if pool is None:
+        return Seat(rank=Rank.NO_POOL, shares=shares)
+    if pool.spec.accepts is Accepts.SMALL:
+        return Seat(cards=cards, shares=shares)
     if pool.spec.overflow is Overflow.RECLAIMABLE:
-        return _Seat(lent=True, cards=cards)
-    return _Seat(Refused.WHOLE_NODE_POOL, cards=cards)
+        return Seat(lent=True, cards=cards, rank=Rank.LENT, shares=shares)
+    return Seat(Refused.WHOLE_NODE_POOL, cards=cards, shares=shares)
 
 
 @dataclass(slots=True)
@@ -106,7 +168,24 @@ class Placement:
 
 def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Which of the named nodes the pod may have. A pod without cards may have all, known to us or not."""
+    return _judge(pod, names, board, board.classifier.classify(pod))
+
+
+def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placement:
+    """As `judge`, but of the nodes a small pod may have only the best: the fullest that has room.
+
+    `tally` must have been given the board's ranks. kube-scheduler sends only nodes on which the pod fits, so what is
+    left is never worse than no place. Only where HAMi shares out cards the room is worked out here; a pod that was
+    refused before gets every node it may have, for HAMi may know better.
+    """
     request = board.classifier.classify(pod)
+    placement = _judge(pod, names, board, request)
+    if request.request_class is RequestClass.SMALL and len(placement.passed) > 1:
+        _keep_best(pod, placement, board, tally)
+    return placement
+
+
+def _judge(pod: Pod, names: Sequence[str], board: Board, request: Request) -> Placement:
     match request.request_class:
         case RequestClass.NONE:
             return Placement(passed=list(names))
@@ -121,7 +200,7 @@ def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
 
 def not_ready(pod: Pod, names: Sequence[str], classifier: Classifier) -> Placement:
     """The answer while caches are being filled: GPU pods wait, others are none of our business."""
-    if classifier.classify(pod) == NO_REQUEST:
+    if classifier.classify(pod).request_class is RequestClass.NONE:
         return Placement(passed=list(names))
     return _spare_nominated(pod, Placement(refused=dict.fromkeys(names, Refused.NOT_READY)))
 
@@ -135,52 +214,92 @@ def _spare_nominated(pod: Pod, placement: Placement) -> Placement:
 
 def _whole(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Only nodes whose label is the UID of a live claim of this very gang."""
-    mine = {
-        claim.metadata.uid
-        for claim in board.claims
-        if claim.spec.gang is not None and belongs(pod, claim.metadata.namespace, claim.spec.gang)
-    }
+    namespace = pod.metadata.namespace
+    mine = {uid for ref in candidate_refs(pod) for uid in board.claims_of.get((namespace, ref), ())}
     otherwise = Refused.OTHERS_NODE if mine & board.open_claims else Refused.WAITING
-    placement = Placement()
-    for name in names:
-        seat = board.seats.get(name)
-        if seat is None:
-            placement.refused[name] = Refused.NODE_UNKNOWN
-        elif seat.open_to is not None and seat.open_to in mine:
-            placement.passed.append(name)
-        else:
-            placement.refused[name] = Refused.POOL_CONFLICT if seat.small is Refused.POOL_CONFLICT else otherwise
-    return placement
+    opened = board.opened
+    passed = [name for name in names if opened.get(name) in mine] if mine else []
+    refused = dict.fromkeys(names, otherwise)
+    for name in passed:
+        refused.pop(name, None)
+    refused.update((name, why) for name, why in board.whole_exceptions.items() if name in refused)
+    unknown = [name for name in names if name not in board.seats]
+    refused.update(dict.fromkeys(unknown, Refused.NODE_UNKNOWN))
+    return Placement(passed, refused)
 
 
 def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Small pools and nodes of no pool; idle whole nodes for those who agreed to give them back; never a held node."""
-    consents = pod.metadata.namespace in board.consenting
-    placement = Placement()
+    verdicts = board.small_verdicts(pod.metadata.namespace)
+    unknown = Refused.NODE_UNKNOWN
+    passed = [name for name in names if verdicts.get(name, unknown) is None]
+    if len(passed) == len(names):
+        return Placement(passed)
+    refused = {name: why for name in names if (why := verdicts.get(name, unknown)) is not None}
+    return Placement(passed, refused)
+
+
+def _keep_best(pod: Pod, placement: Placement, board: Board, tally: Tally) -> None:
+    if board.shared_out:
+        order = _room_order(pod, placement.passed, board, tally)
+    else:
+        order = list(map(tally.order.__getitem__, placement.passed))
+    best = max(order)
+    kept = list(compress(placement.passed, map(best.__eq__, order)))
+    if len(kept) < len(placement.passed):
+        held_back = dict.fromkeys(placement.passed, Refused.EMPTIER)
+        for name in kept:
+            held_back.pop(name, None)
+        placement.refused.update(held_back)
+        placement.passed = kept
+        _spare_nominated(pod, placement)
+
+
+_NO_ROOM, _UNTOUCHED_NODE, _UNTOUCHED_CARD, _TOUCHED_CARD = range(4)
+
+
+def _room_order(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> list[int]:
+    """Pool before lent, room on cards in use before an untouched card before an untouched node.
+
+    HAMi picks one node of those left to it, by its own policy. Nodes on which we see no room are kept back only while
+    others have some.
+    """
+    if refused_before(pod):
+        return [0] * len(names)
+    wanted = hami.wishes(pod.spec)
+    order = []
     for name in names:
-        seat = board.seats.get(name)
-        if seat is None:
-            placement.refused[name] = Refused.NODE_UNKNOWN
-        elif seat.small is not None:
-            placement.refused[name] = seat.small
-        elif seat.lent and not consents:
-            placement.refused[name] = Refused.NO_AGREEMENT
-        else:
-            placement.passed.append(name)
-    return placement
+        seat = board.seats[name]
+        tier = _TOUCHED_CARD if seat.shares is None else _tier(wanted, seat.shares, tally.on(name))
+        order.append(-1 if tier == _NO_ROOM else board.ranks[name] + tier)
+    return order
 
 
-def scores(pod: Pod, names: Sequence[str], board: Board, cards_used: Mapping[str, int]) -> list[tuple[str, int]]:
-    """0 to 10 for each node, whole numbers: pool nodes before lent ones, fuller nodes first to keep others whole."""
-    request: Request = board.classifier.classify(pod)
+def _tier(wanted: hami.Wishes, cards: tuple[hami.Card, ...], used: NodeUse) -> int:
+    dirty = tuple(card for card in cards if card.id in used.cards)
+    if dirty and wanted.fit_on(dirty, used.cards):
+        return _TOUCHED_CARD
+    if not wanted.fit_on(cards, used.cards):
+        return _NO_ROOM
+    return _UNTOUCHED_CARD if used.touched else _UNTOUCHED_NODE
+
+
+def scores(pod: Pod, names: Sequence[str], board: Board, touched: Mapping[str, int]) -> list[tuple[str, int]]:
+    """0 to 10 for each node, whole numbers: pool nodes before lent ones, fuller nodes first to keep others whole.
+
+    `touched`: cards in use, by node.
+    """
+    request = board.classifier.classify(pod)
     if request.request_class is not RequestClass.SMALL:
         return [(name, 0) for name in names]
-    return [(name, _score(board.seats.get(name), cards_used.get(name, 0))) for name in names]
+    return [(name, _score(board.seats.get(name), touched.get(name, 0))) for name in names]
 
 
-def _score(seat: _Seat | None, used: int) -> int:
-    if seat is None or seat.cards == 0:
+def _score(seat: Seat | None, used: int) -> int:
+    if seat is None:
         return 0
+    if seat.rank is Rank.NO_POOL:
+        return _LENT_MAX_SCORE + 1
     if seat.lent:
         return _filled(used, seat.cards, _LENT_MAX_SCORE)
     return _LENT_MAX_SCORE + 1 + _filled(used, seat.cards, _MAX_SCORE - _LENT_MAX_SCORE - 1)

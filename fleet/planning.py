@@ -1,22 +1,28 @@
 """Which nodes a waiting claim takes, or why it takes none and how that ends."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import msgspec
-
-from fleet.candidates import Candidate, candidates, serving_pools
+from fleet.backfill import Ahead, end_if_taken
+from fleet.candidates import Candidate, being_vacated, candidates, serving_pools, shortfalls
 from fleet.cards import gated_by, waiting
+from fleet.combining import first_together
+from fleet.domains import Domain, grouped, harm, once
 from fleet.errors import FleetError
+from fleet.fitness import Obstacle
 from fleet.gangs import Gang
 from fleet.names import CLAIM_KEY
 from fleet.objects import Pod
+from fleet.outlook import Outlook, hopeful, natural_start, outlook
+from fleet.readiness import Shortfall
 from fleet.reasons import Reason
-from fleet.resources import ClaimPlan, GPUPool, Policy, Refusal, RunnerUp, Victim, WholeNodeClaim
+from fleet.requests import RequestClass
+from fleet.resources import ClaimPlan, GPUPool, Policy, Refusal, RunnerUp, WholeNodeClaim
 from fleet.times import format_duration, format_time, parse_duration
 from fleet.view import View
+from fleet.waits import behind_older, can_never_fit, fragmented, waits_until, why
 
 _SHOWN_RUNNERS_UP = 5
 _SHOWN_VICTIMS = 200
@@ -27,7 +33,7 @@ class Choice:
     """The outcome for one claim at one moment.
 
     `taken` is empty while it waits; then `wanted` are the nodes it would have next, which no younger claim may take.
-    `wake_at` is when time alone may change the answer.
+    `wake_at` is when time alone may change the answer, `start_at` the earliest moment it could start, if known.
     """
 
     taken: tuple[Candidate, ...]
@@ -36,6 +42,7 @@ class Choice:
     message: str
     plan: ClaimPlan | None = None
     wake_at: datetime | None = None
+    start_at: datetime | None = None
 
 
 def choose(
@@ -44,51 +51,194 @@ def choose(
     reserved: Mapping[str, str],
     now: datetime,
     longest_grace: timedelta = timedelta(minutes=10),
+    ahead: Ahead | None = None,
 ) -> Choice:
     """Choose all nodes of the claim or none, at the least harm. `reserved`: node name -> why it is not to be had.
 
-    Free whole nodes come first and need nobody's consent; stopping anybody needs the policy WaitThenEvict,
-    patience that is over, and the consent of every pod's owner.
+    `ahead`: nodes that older claims wait for, and the ends that holders of nodes have promised. Free whole nodes come
+    first and need nobody's consent; stopping anybody needs the policy WaitThenEvict, patience that is over, and the
+    consent of every pod's owner.
     """
     gang = view.gang_of(claim)
     missing = unready(claim, gang)
     if missing is not None:
         return Choice((), (), *missing)
+    hopeless = _member_too_large(view, gang)
+    if hopeless is not None:
+        return Choice((), (), Reason.NO_POOL, hopeless)
     resource, cards = _wish(view, claim, gang)
     pools = serving_pools(view, claim, resource, cards)
     if not pools:
         where = f"pool {claim.spec.pool}" if claim.spec.pool else "a pool that accepts WholeNode"
         return Choice((), (), Reason.NO_POOL, f"needs nodes with {cards} {resource} in {where}; there is none")
-    found = candidates(view, claim, gang, pools, reserved, now, longest_grace)
-    every = sorted(found, key=lambda one: one.order)
-    count = nodes_wanted(claim, view.takers(gang))
-    if len(every) < count:
-        return Choice((), (), Reason.TOO_FEW_NODES, f"needs {count} whole nodes; its pools have {len(every)}")
-    return _choose(claim, every, count, now)
+    takers, key = view.takers(gang), claim.spec.topology_key
+    found = candidates(view, claim, gang, pools, reserved, now, longest_grace, ahead or Ahead())
+    every = tuple(sorted(found, key=lambda one: one.order))
+    domains, where, runs_in = grouped(every, key), f"one {key}" if key else "", _domains_of(view, key, takers)
+    if runs_in:
+        where = f"{key} {' and '.join(runs_in)}, where its other members run"
+        if len(runs_in) > 1 or "" in runs_in:
+            return Choice((), (), Reason.TOPOLOGY, f"needs one {key} for all; its members run in several, or in none")
+        domains = tuple(domain for domain in domains if domain.name == runs_in[0])
+    count = nodes_wanted(claim, takers)
+    never = can_never_fit(domains, count, where)
+    if never is not None:
+        plan = None if never[0] is Reason.TOO_FEW_NODES else _plan(_only(every, domains), (), ())
+        return Choice((), (), *never, plan)
+    vacated = being_vacated(view, reserved)
+
+    def together(some: Sequence[Candidate]) -> Mapping[str, Shortfall]:
+        return shortfalls(view, (keep for one in some for keep in one.keeps), vacated)
+
+    return _choose(_Search(claim, every, domains, where, count, now, together))
 
 
-def _choose(claim: WholeNodeClaim, every: list[Candidate], count: int, now: datetime) -> Choice:
-    open_now = [one for one in every if one.refused is None]
-    allowed, reason, message, patient_until = may_stop(claim, now)
-    if sum(not one.occupied for one in open_now) >= count or (allowed and len(open_now) >= count):
-        taken = tuple(open_now[:count])
-        victims = sum(len(one.victims) for one in taken)
-        text = (
-            f"{count} node(s) chosen, {victims} pod(s) of other teams to stop" if victims else f"{count} free node(s)"
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One claim's search. `every` node is a candidate, its own are in one of `domains`; `where` says so in words.
+
+    `together` says what services would miss if all of these nodes were vacated.
+    """
+
+    claim: WholeNodeClaim
+    every: tuple[Candidate, ...]
+    domains: tuple[Domain, ...]
+    where: str
+    count: int
+    now: datetime
+    together: Callable[[Sequence[Candidate]], Mapping[str, Shortfall]]
+
+    def find(self, nodes: Iterable[Candidate], *, stopping: bool) -> tuple[Candidate, ...] | None:
+        """Nodes that can be taken now, `stopping` others or not; None if there are not enough."""
+        usable = [one for one in nodes if one.refused is None and (stopping or not one.occupied)]
+        return first_together(usable, self.count, lambda some: not self.together(some))
+
+    def best(self, domains: Iterable[Domain], *, stopping: bool) -> tuple[Candidate, ...] | None:
+        """Of all domains, the nodes that do least harm together."""
+        found = (self.find(domain.nodes, stopping=stopping) for domain in domains)
+        return min((nodes for nodes in found if nodes is not None), key=harm, default=None)
+
+    def past_older(self, until: datetime | None) -> tuple[Candidate, ...] | None:
+        """Free nodes, those kept for older claims among them if they are back by `until`; None for whenever.
+
+        Nothing else: emptying a node may take longer than a claim that goes ahead has time to start.
+        """
+
+        def had(one: Candidate) -> bool:
+            return one.kept and (until is None or (one.kept_until is not None and until <= one.kept_until))
+
+        opened = (
+            Domain(
+                domain.name,
+                tuple(replace(one, refused=None) if had(one) else one for one in domain.nodes if not one.leaving),
+            )
+            for domain in self.domains
         )
-        plan = _plan(every, taken, open_now[count:])
-        return Choice(taken, tuple(one.node.metadata.name for one in taken), Reason.PLANNED, text, plan)
-    hopeful = sorted((one for one in every if one.refused is None or one.soft), key=lambda one: one.order)
-    wanted = tuple(hopeful[:count])
-    expected = _expected(wanted, count)
-    plan = _plan(every, wanted, hopeful[count:], expected)
-    names = tuple(one.node.metadata.name for one in wanted)
-    ends = f"; expected to end by itself at {format_time(expected)}" if expected else ""
-    if len(open_now) >= count:
-        return Choice((), names, reason, message + ends, plan, patient_until)
-    later = min((one.from_ for one in every if one.from_), default=None)
-    reason, message = _why(every, open_now, count)
-    return Choice((), names, reason, message + ends, plan, later)
+        return self.best(opened, stopping=False)
+
+
+def _choose(search: _Search) -> Choice:
+    claim, now, count, domains = search.claim, search.now, search.count, search.domains
+    allowed, why_not, why_not_text, patient_until = may_stop(claim, now)
+    end = end_if_taken(claim, now)
+    sets = [
+        search.best(domains, stopping=allowed),
+        search.past_older(end) if end else None,
+    ]
+    taken = min((nodes for nodes in sets if nodes is not None), key=harm, default=None)
+    if taken is not None:
+        return _taken(search, taken)
+    out = outlook(domains, count, now, now if allowed else patient_until)
+    expected = natural_start(domains, count, now)
+    names = tuple(one.node.metadata.name for one in out.wanted)
+    next_best = [one for one in hopeful(out.domain.nodes) if one not in out.wanted and one.refused != Obstacle.HELD]
+    plan = _plan(_only(search.every, domains), out.wanted, next_best, expected)
+    reason, message, wake_at = _why(search, out, allowed=allowed, not_allowed=(why_not, why_not_text))
+    moments = [moment for moment in (wake_at, patient_until) if moment is not None]
+    return Choice((), names, reason, waits_until(message, expected), plan, min(moments, default=None), out.start_at)
+
+
+def _taken(search: _Search, taken: tuple[Candidate, ...]) -> Choice:
+    names = tuple(one.node.metadata.name for one in taken)
+    victims = sum(len(one.victims) for one in taken)
+    text = f"{search.count} free node(s)"
+    if victims:
+        text = f"{search.count} node(s) chosen, {victims} pod(s) of other teams to stop"
+    if taken[0].domain:
+        text += f", all in {search.claim.spec.topology_key} {taken[0].domain}"
+    known = [one.kept_until for one in taken if one.kept and one.kept_until]
+    if known:
+        text += f"; ahead of an older claim that cannot start before {format_time(min(known))}"
+    others = [
+        one
+        for domain in search.domains
+        if domain.name == taken[0].domain
+        for one in domain.nodes
+        if one.refused is None
+    ]
+    next_best = [one for one in others if one.node.metadata.name not in names]
+    return Choice(taken, names, Reason.PLANNED, text, _plan(_only(search.every, search.domains), taken, next_best))
+
+
+def _why(
+    search: _Search, out: Outlook, *, allowed: bool, not_allowed: tuple[Reason, str]
+) -> tuple[Reason, str, datetime | None]:
+    """Why nothing is taken, from what is nearest: another claim, topology, the claim's own terms, the nodes."""
+    behind = search.past_older(None)
+    if behind is not None:
+        return *behind_older(search.claim, behind), None
+    would_do = any(_open(domain.nodes) >= search.count for domain in search.domains)
+    if search.where and search.find(search.every, stopping=allowed) is not None:
+        elsewhere = sum(one.refused is None and (allowed or not one.occupied) for one in search.every)
+        reason, text = fragmented(search.domains, search.count, search.where, elsewhere, may_stop=allowed)
+        return (
+            reason,
+            f"{text}; stopping others would help: {not_allowed[1]}" if would_do and not allowed else text,
+            None,
+        )
+    if would_do and not allowed:
+        return *not_allowed, None
+    later = min((one.from_ for domain in search.domains for one in domain.nodes if one.from_), default=None)
+    if len(out.wanted) >= search.count:
+        reason, text = _of_domain(search, out.domain)
+    elif search.where and len(hopeful(search.every)) >= search.count:
+        elsewhere = len(hopeful(search.every))
+        reason, text = fragmented(search.domains, search.count, search.where, elsewhere, may_stop=True)
+    else:
+        reason, text = why(_only(search.every, search.domains), search.count, (), search.where)
+    if later is not None:
+        text += f"; the next agreement applies from {format_time(later)}"
+    return reason, text, later
+
+
+def _of_domain(search: _Search, domain: Domain) -> tuple[Reason, str]:
+    open_now = [one for one in domain.nodes if one.refused is None]
+    short = search.together(open_now[: search.count]).values()
+    where = f"{search.claim.spec.topology_key} {domain.name}" if domain.name else ""
+    return why(domain.nodes, search.count, short, where)
+
+
+def _open(nodes: Iterable[Candidate]) -> int:
+    return sum(one.refused is None for one in nodes)
+
+
+def _only(every: tuple[Candidate, ...], domains: tuple[Domain, ...]) -> tuple[Candidate, ...]:
+    """Every candidate, those in a domain out of the question refused for that."""
+    names = {domain.name for domain in domains}
+    return tuple(
+        one
+        if one.domain in names or not one.domain
+        else replace(one, refused=Obstacle.OTHER_DOMAIN, soft=False, from_=None, detail="", consent_missing=())
+        for one in every
+    )
+
+
+def _domains_of(view: View, topology_key: str | None, takers: tuple[Pod, ...]) -> tuple[str, ...]:
+    """Domains in which members run already; one without a name for a node that lacks the label."""
+    if topology_key is None:
+        return ()
+    nodes = [view.nodes.get(pod.spec.node_name) for pod in takers if pod.spec.node_name]
+    return tuple(sorted({node.metadata.label(topology_key) or "" for node in nodes if node is not None}))
 
 
 def nodes_wanted(claim: WholeNodeClaim, takers: tuple[Pod, ...]) -> int:
@@ -102,6 +252,8 @@ def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | No
         return None
     present = len(gang.pods) if gang else 0
     size = gang.size if gang else claim.spec.nodes
+    if gang is not None and gang.unsized:
+        return Reason.GANG_INCOMPLETE, f"{present} pod(s) of the gang exist, of how many is not known: {gang.unsized}"
     if gang is None or present < size:
         return Reason.GANG_INCOMPLETE, f"{present} of {size} pods of the gang exist; it starts whole or not at all"
     foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - {CLAIM_KEY})
@@ -112,6 +264,15 @@ def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | No
     if pinned:
         text = f"pod {pinned[0]} selects the nodes of a claim that is gone, for good: delete the pod, create it anew"
         return Reason.PINNED, text
+    return None
+
+
+def _member_too_large(view: View, gang: Gang | None) -> str | None:
+    """A gang with a member that no node of any pool could have can never start whole."""
+    for pod in gang.pods if gang else ():
+        request = view.requests.get(pod.metadata.uid)
+        if request is not None and request.request_class is RequestClass.IMPOSSIBLE and waiting(pod):
+            return f"pod {pod.metadata.name} needs {request.cards} {request.resource}; no node of any pool has so many"
     return None
 
 
@@ -149,52 +310,18 @@ def may_stop(claim: WholeNodeClaim, now: datetime) -> tuple[bool, Reason, str, d
     return True, Reason.PLANNED, "", None
 
 
-def _why(every: list[Candidate], open_now: list[Candidate], count: int) -> tuple[Reason, str]:
-    """The reason that stands between the claim and its nodes, and the figures behind it."""
-    blocked = Counter(one.refused for one in every if one.refused)
-    figures = ", ".join(
-        f"{number} {reason}" for reason, number in sorted(blocked.items(), key=lambda kv: (-kv[1], kv[0]))
-    )
-    text = f"needs {count} whole node(s), {len(open_now)} of {len(every)} may be taken; the others: {figures}"
-    missing = sorted({namespace for one in every for namespace in one.consent_missing})
-    if missing:
-        text += f"; would have to consent: {', '.join(missing)}"
-    soft = Counter(one.refused for one in every if one.soft)
-    for reason in (
-        Reason.AGREEMENT_TIME,
-        Reason.AGREEMENT_MISSING,
-        Reason.AGREEMENT_TERMS,
-        Reason.DRAIN_DISABLED,
-        Reason.UNEVICTABLE,
-        Reason.BUDGET,
-        Reason.GRACE_TOO_LONG,
-    ):
-        if len(open_now) + soft[reason] >= count:
-            return reason, text
-    if len(open_now) + sum(soft.values()) >= count:
-        return Reason(str(soft.most_common(1)[0][0])), text
-    if blocked[Reason.OLDER_CLAIM]:
-        return Reason.OLDER_CLAIM, text
-    return Reason.NO_USABLE_NODE, text
-
-
-def _expected(wanted: tuple[Candidate, ...], count: int) -> datetime | None:
-    if len(wanted) < count:
-        return None
-    ends = [one.free_at for one in wanted if one.occupied]
-    known = [end for end in ends if end is not None]
-    return max(known) if known and len(known) == len(ends) else None
-
-
 def _plan(
-    every: list[Candidate], chosen: tuple[Candidate, ...], next_best: list[Candidate], expected: datetime | None = None
+    every: tuple[Candidate, ...],
+    chosen: tuple[Candidate, ...],
+    next_best: Sequence[Candidate],
+    expected: datetime | None = None,
 ) -> ClaimPlan:
     examples: dict[str, str] = {}
     for one in sorted(every, key=lambda one: one.node.metadata.name):
         if one.refused:
             examples.setdefault(one.refused, one.node.metadata.name)
     counted = Counter(one.refused for one in every if one.refused)
-    victims = _once(victim for one in chosen for victim in one.victims)
+    victims = once(victim for one in chosen for victim in one.victims)
     return ClaimPlan(
         nodes=tuple(one.node.metadata.name for one in chosen),
         victims=victims[:_SHOWN_VICTIMS],
@@ -208,16 +335,6 @@ def _plan(
         consent_missing=tuple(sorted({namespace for one in every for namespace in one.consent_missing})),
         expected_free_at=expected,
     )
-
-
-def _once(victims: Iterable[Victim]) -> tuple[Victim, ...]:
-    """A gang that is hit on several nodes is lost once: its later pods add nothing."""
-    counted: set[str] = set()
-    found = []
-    for victim in victims:
-        found.append(msgspec.structs.replace(victim, lost_gpu_seconds=0.0) if victim.gang in counted else victim)
-        counted.add(victim.gang)
-    return tuple(found)
 
 
 def wants_claim(view: View, gang: Gang) -> bool:

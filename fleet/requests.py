@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
+from fleet import devices, hami
 from fleet.cards import cards
 from fleet.errors import QuantityError
 from fleet.names import DEFAULT_RESOURCE
@@ -21,11 +23,17 @@ class RequestClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pod asks of the fleet: `cards` of `resource`, and the class that follows from the pools."""
+    """What a pod asks of the fleet: `cards` of `resource`, and the class that follows from the pools.
+
+    `shared`: parts of cards only (HAMi). `devices`: cards it has, or wants, as devices of ResourceClaims; they are
+    among `cards`.
+    """
 
     resource: str
     cards: int
     request_class: RequestClass
+    shared: bool = False
+    devices: tuple[str, ...] = ()
 
 
 NO_REQUEST = Request("", 0, RequestClass.NONE)
@@ -38,30 +46,55 @@ class Classifier:
     pools: tuple[GPUPool, ...]
     resources: tuple[str, ...]
     """Every resource name that counts cards: those of the pools, and the default one."""
+    device_classes: frozenset[str]
+    device_claims: devices.Claims
 
     @classmethod
-    def of(cls, pools: Iterable[GPUPool]) -> "Classifier":
+    def of(cls, pools: Iterable[GPUPool], device_claims: devices.Claims = MappingProxyType({})) -> "Classifier":
         pools = tuple(pools)
-        return cls(pools, tuple(sorted({DEFAULT_RESOURCE, *(pool.spec.resource_name for pool in pools)})))
+        resources = sorted({DEFAULT_RESOURCE, *(pool.spec.resource_name for pool in pools)})
+        classes = {devices.DEFAULT_DEVICE_CLASS, *(name for pool in pools for name in pool.spec.device_classes)}
+        return cls(pools, tuple(resources), frozenset(classes), device_claims)
 
     def classify(self, pod: Pod) -> Request:
-        """The request of a pod. Whole-node means: all cards of a node of some WholeNode pool with that resource.
+        """The request of a pod. Whole-node means: all cards of a node of some WholeNode pool, none of them shared.
 
         A pod whose quantities cannot be read asks for nothing here; the API server lets none in.
         """
+        try:
+            asked = self._extended(pod)
+        except QuantityError:
+            return NO_REQUEST
+        if pod.spec.resource_claims is None:
+            return asked
+        claims = devices.claims_of(pod, self.device_claims)
+        ids = tuple(sorted({name for one in claims for name in devices.card_ids(one, self.device_classes)}))
+        if not ids:
+            return asked
+        resource = asked.resource or DEFAULT_RESOURCE
+        return Request(resource, asked.cards + len(ids), RequestClass.SMALL, asked.shared, ids)
+
+    def _extended(self, pod: Pod) -> Request:
         for resource in self.resources:
-            try:
-                wanted = cards(pod, resource)
-            except QuantityError:
-                return NO_REQUEST
+            if resource == DEFAULT_RESOURCE and hami.is_asked(pod.spec):
+                asked = hami.wishes(pod.spec)
+                if asked.cards > 0:
+                    shared = not asked.whole_cards_only
+                    return Request(resource, asked.cards, self._class(resource, asked.cards, shared=shared), shared)
+            wanted = cards(pod, resource)
             if wanted > 0:
                 return Request(resource, wanted, self._class(resource, wanted))
         return NO_REQUEST
 
-    def _class(self, resource: str, wanted: int) -> RequestClass:
+    def _class(self, resource: str, wanted: int, *, shared: bool = False) -> RequestClass:
         same = [pool for pool in self.pools if pool.spec.resource_name == resource]
-        if any(pool.spec.accepts is Accepts.WHOLE_NODE and pool.spec.cards_per_node == wanted for pool in same):
+        whole = any(pool.spec.accepts is Accepts.WHOLE_NODE and pool.spec.cards_per_node == wanted for pool in same)
+        if whole and not shared:
             return RequestClass.WHOLE_NODE
         if same and all(wanted > pool.spec.cards_per_node for pool in same):
             return RequestClass.IMPOSSIBLE
         return RequestClass.SMALL
+
+    def ignored_device_classes(self, pod: Pod) -> tuple[str, ...]:
+        """Device classes of the pod's ResourceClaims that no pool counts as cards, sorted."""
+        return devices.ignored_classes(pod, self.device_claims, self.device_classes)

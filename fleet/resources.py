@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from fleet.names import LABEL_KEY_LENGTH, LABEL_KEY_PATTERN
 from fleet.objects import LabelSelector, Metadata
 from fleet.times import DURATION_PATTERN
 
@@ -110,6 +111,14 @@ class PoolSpec(_Part, frozen=True):
     drain: Annotated[
         Drain, Meta(description="Whether nodes of the pool may be vacated under the victims' agreements.")
     ] = Drain.DISABLED
+    device_classes: Annotated[
+        tuple[Name, ...],
+        Meta(
+            max_length=16,
+            description="Device classes (ResourceClaims) that hand out cards of these nodes. A pod with such devices "
+            "counts as a holder of cards; it never counts as a whole-node pod.",
+        ),
+    ] = ("gpu.nvidia.com",)
 
     rules: ClassVar = (
         Rule(
@@ -175,6 +184,43 @@ class Victims(_Part, frozen=True):
     )
 
 
+class Window(_Part, frozen=True):
+    """A span of time that comes again and again."""
+
+    schedule: Annotated[
+        str,
+        Meta(
+            pattern=r"^[-0-9A-Za-z*,/]+( +[-0-9A-Za-z*,/]+){4}$",
+            max_length=100,
+            description="When it begins, as in cron: minute, hour, day of month, month, day of week (7 is Sunday).",
+        ),
+    ]
+    duration: Duration
+    time_zone: Annotated[
+        str,
+        Meta(
+            pattern="^[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$",
+            max_length=64,
+            description="IANA name of the time zone the schedule is read in, such as Asia/Shanghai.",
+        ),
+    ] = "UTC"
+
+    rules: ClassVar = (
+        Rule("duration(self.duration) > duration('0s')", "duration must be longer than 0s", ".duration"),
+    )
+
+
+class KeepReady(_Part, frozen=True):
+    """How many replicas a service keeps, whoever is stopped."""
+
+    min_ready_replicas: Annotated[
+        int,
+        Meta(
+            ge=1, le=100000, description="So many pods of the same controller stay ready, counted when one is stopped."
+        ),
+    ]
+
+
 class AgreementSpec(_Part, frozen=True):
     beneficiaries: Annotated[
         tuple[Beneficiary, ...],
@@ -183,6 +229,13 @@ class AgreementSpec(_Part, frozen=True):
     victims: Annotated[Victims, Meta(description="Which pods may be stopped.")] = Victims()
     patience: Annotated[Duration, Meta(description="How long a claim must have waited first.")] = "0s"
     min_runtime: Annotated[Duration, Meta(description="A pod is protected until it has run this long.")] = "0s"
+    windows: Annotated[
+        Annotated[tuple[Window, ...], Meta(min_length=1, max_length=16)] | None,
+        Meta(description="The agreement can be used within these only; left out, always."),
+    ] = None
+    keep_ready: Annotated[
+        KeepReady | None, Meta(description="Stop no pod whose service would be left with too few ready ones.")
+    ] = None
     expires: Annotated[datetime | None, Meta(description="From this time on the agreement is void.")] = None
 
 
@@ -230,21 +283,23 @@ class Phase(StrEnum):
 
 
 class GangRef(_Part, frozen=True):
-    """What the gang belongs to: a Job, a plain Pod, or a named Gang of pods."""
+    """What the gang belongs to: the kind of object that makes or names it, or a Gang that only its pods name."""
 
-    kind: Annotated[str, Meta(pattern="^(Job|Pod|Gang)$")]
+    kind: Annotated[str, Meta(pattern="^(Job|Pod|Gang|PodGroup|LeaderWorkerSet|JobSet)$")]
     name: Name
     uid: Annotated[
         str,
         Meta(
-            max_length=128, description="UID of the Job or Pod; of a named gang, its pods' owner's, if they have one."
+            max_length=128,
+            description="What tells it from namesakes. UID of the Job, Pod or JobSet; of a Gang its pods' owner's, if "
+            "they have one; of a PodGroup its API group, of a LeaderWorkerSet the group's key.",
         ),
     ] = ""
 
     rules: ClassVar = (
         Rule(
             "self.kind == 'Gang' || (has(self.uid) && size(self.uid) > 0)",
-            "a Job or Pod is named by its uid too",
+            "whatever is no Gang is named by its uid too",
             ".uid",
         ),
     )
@@ -264,6 +319,18 @@ class ClaimSpec(_Part, frozen=True):
     )
     deadline: Annotated[
         Duration | None, Meta(description="From creation; when it passes, nodes are given back and the claim fails.")
+    ] = None
+    topology_key: Annotated[
+        Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, max_length=LABEL_KEY_LENGTH)] | None,
+        Meta(
+            description="Key of a node label; all nodes of the gang have the same value of it (one rack, one switch)."
+        ),
+    ] = None
+    expected_run: Annotated[
+        Duration | None,
+        Meta(
+            description="How long the gang will run once it starts; lets it go ahead of an older claim it cannot delay."
+        ),
     ] = None
 
     rules: ClassVar = (

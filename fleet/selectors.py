@@ -6,6 +6,21 @@ from collections.abc import Mapping
 from fleet.objects import LabelSelector, Node, PodSpec, Requirement, Taint, Toleration
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_MAX_NAME = 63
+_MAX_PREFIX = 253
+
+
+def label_problem(key: str, value: str) -> str | None:
+    """Why no object can ever carry this label, in words; None if one can (Kubernetes' rules for label names)."""
+    prefix, slash, name = key.rpartition("/")
+    prefix_ok = not slash or (len(prefix) <= _MAX_PREFIX and _PREFIX.fullmatch(prefix))
+    if not prefix_ok or len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        return f"{key!r} is not a valid label name"
+    if value and (len(value) > _MAX_NAME or not _NAME.fullmatch(value)):
+        return f"{value!r} is not a valid label value"
+    return None
 
 
 def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:

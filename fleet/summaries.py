@@ -1,11 +1,11 @@
 """The status of pools and agreements: what is free, what is wrong, what is valid."""
 
+from collections import Counter
 from datetime import datetime
 
 from fleet.agreements import problems
-from fleet.cards import created, waiting
-from fleet.fitness import ready, usable_cards, whole
-from fleet.marks import tainted_for
+from fleet.cards import created, refused_before, waiting
+from fleet.fitness import closed, usable_cards, whole
 from fleet.objects import Pod
 from fleet.requests import RequestClass
 from fleet.resources import (
@@ -16,6 +16,7 @@ from fleet.resources import (
     PoolStatus,
     ResourceCondition,
 )
+from fleet.selectors import label_problem
 from fleet.view import View
 
 _SHOWN_NODES = 5
@@ -29,33 +30,51 @@ def pool_status(view: View, pool: GPUPool, now: datetime) -> PoolStatus:
     cards_free = wholes = 0
     for name in members:
         node = view.nodes[name]
-        closed = node.spec.unschedulable or not ready(node) or tainted_for(node) is not None
-        if name in conflicts or closed:
+        if name in conflicts or closed(node):
             continue
         on_node = view.gpu_pods_on(name)
-        used = sum(view.requests[pod.metadata.uid].cards for pod in on_node)
-        cards_free += max(0, usable_cards(node, pool.spec.resource_name) - used)
+        cards_free += max(0, usable_cards(node, pool.spec.resource_name) - view.tally.on(name).touched)
         wholes += not on_node and whole(node, pool)
     return PoolStatus(
         nodes=len(members),
         cards_free=cards_free,
         whole_nodes_free=wholes,
         largest_gang=wholes if pool.spec.accepts is Accepts.WHOLE_NODE else 0,
-        conditions=(_pool_condition(pool, members, conflicts, now),),
+        conditions=(_pool_condition(view, pool, members, now),),
     )
 
 
-def _pool_condition(pool: GPUPool, members: list[str], conflicts: tuple[str, ...], now: datetime) -> ResourceCondition:
-    if not members:
-        wanted = ", ".join(f"{key}={value}" for key, value in sorted(pool.spec.node_selector.match_labels.items()))
-        status, reason, message = "False", "NoNodes", f"no node carries {wanted}"
-    elif conflicts:
-        shown = ", ".join(conflicts[:_SHOWN_NODES])
-        status, reason = "False", "NodesInSeveralPools"
-        message = f"{len(conflicts)} node(s) are in another pool too and take no new GPU pod: {shown}"
-    else:
-        status, reason, message = "True", "Serving", f"{len(members)} node(s)"
+def _pool_condition(view: View, pool: GPUPool, members: list[str], now: datetime) -> ResourceCondition:
+    status, reason, message = _pool_state(view, pool, members)
     return _condition("Ready", status, reason, message, pool.status.conditions, now, pool.metadata.generation)
+
+
+def _pool_state(view: View, pool: GPUPool, members: list[str]) -> tuple[str, str, str]:
+    conflicts = view.membership.conflicts_of(pool.metadata.name)
+    wanted = sorted(pool.spec.node_selector.match_labels.items())
+    impossible = [problem for key, value in wanted if (problem := label_problem(key, value))]
+    if impossible:
+        return "False", "SelectorCannotMatch", f"spec.nodeSelector.matchLabels: {'; '.join(impossible)}"
+    if not members:
+        return "False", "NoNodes", f"no node carries {', '.join(f'{key}={value}' for key, value in wanted)}"
+    if conflicts:
+        shown = ", ".join(conflicts[:_SHOWN_NODES])
+        text = f"{len(conflicts)} node(s) are in another pool too and take no new GPU pod: {shown}"
+        return "False", "NodesInSeveralPools", text
+    return _cards_state(view, pool, members)
+
+
+def _cards_state(view: View, pool: GPUPool, members: list[str]) -> tuple[str, str, str]:
+    """Nodes with another number of cards serve no whole-node gang; a pool of nothing else is a mistake."""
+    expected, resource = pool.spec.cards_per_node, pool.spec.resource_name
+    found = Counter(usable_cards(view.nodes[name], resource) for name in members)
+    others = sorted((cards, nodes) for cards, nodes in found.items() if cards != expected)
+    if not others:
+        return "True", "Serving", f"{len(members)} node(s)"
+    figures = ", ".join(f"{nodes} with {cards}" for cards, nodes in others)
+    if found[expected]:
+        return "True", "Serving", f"{len(members)} node(s), not all with {expected} usable {resource}: {figures}"
+    return "False", "CardsDiffer", f"none of {len(members)} node(s) has {expected} usable {resource}: {figures}"
 
 
 def agreement_status(agreement: DrainAgreement, now: datetime) -> AgreementStatus:
@@ -90,13 +109,6 @@ def refused_small_pods(view: View) -> tuple[Pod, ...]:
     found = [
         view.pods[uid]
         for uid, request in view.requests.items()
-        if request.request_class is RequestClass.SMALL and _refused(view.pods[uid])
+        if request.request_class is RequestClass.SMALL and waiting(view.pods[uid]) and refused_before(view.pods[uid])
     ]
     return tuple(sorted(found, key=lambda pod: (created(pod), pod.key))[:_WOKEN_PODS])
-
-
-def _refused(pod: Pod) -> bool:
-    return waiting(pod) and any(
-        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
-        for one in pod.status.conditions or ()
-    )

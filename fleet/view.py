@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fleet.cards import finished, holds_node, terminating
+from fleet.cards import finished, seat, terminating
+from fleet.devices import by_name
 from fleet.gangs import Gang, gang_key, gangs
-from fleet.objects import DisruptionBudget, Job, Node, Pod
+from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.pools import Membership
+from fleet.readiness import Replicas
 from fleet.requests import Classifier, Request, RequestClass
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class View:
     agreements: tuple[DrainAgreement, ...]
     claims: Mapping[str, WholeNodeClaim]
     budgets: tuple[DisruptionBudget, ...] = ()
+    pod_groups: tuple[PodGroup | CoschedulingGroup, ...] = ()
+    device_claims: tuple[ResourceClaim, ...] = ()
 
     @cached_property
     def membership(self) -> Membership:
@@ -30,7 +35,7 @@ class View:
 
     @cached_property
     def classifier(self) -> Classifier:
-        return Classifier.of(self.pools)
+        return Classifier.of(self.pools, by_name(self.device_claims))
 
     def classify(self, pod: Pod) -> Request:
         """What a pod asks for, whether the caches know it or not."""
@@ -47,9 +52,20 @@ class View:
         """Pods that take up room on each node, with or without cards; a node that does not exist has none."""
         found: dict[str, list[Pod]] = {}
         for pod in self.pods.values():
-            if holds_node(pod) and pod.spec.node_name in self.nodes:
-                found.setdefault(pod.spec.node_name or "", []).append(pod)
+            node = seat(pod)
+            if node is not None and node in self.nodes:
+                found.setdefault(node, []).append(pod)
         return {name: tuple(sorted(some, key=lambda pod: pod.key)) for name, some in found.items()}
+
+    @cached_property
+    def tally(self) -> Tally:
+        """Cards in use on each node, card by card where that is known."""
+        return Tally((self.pods[uid], request) for uid, request in self.requests.items())
+
+    @cached_property
+    def replicas(self) -> Replicas:
+        """The ready pods of each service, without those that are being stopped."""
+        return Replicas.of(self.pods.values(), self.claims.values())
 
     def gpu_pods_on(self, node_name: str) -> tuple[Pod, ...]:
         """Pods that hold cards of the node, terminating ones included."""
@@ -57,12 +73,15 @@ class View:
 
     @cached_property
     def gangs(self) -> Mapping[str, Gang]:
-        """Gangs of live GPU pods (not ended, not being deleted), by gang key."""
-        live = (
-            self.pods[uid] for uid in self.requests if not finished(self.pods[uid]) and not terminating(self.pods[uid])
+        """Gangs of live GPU pods (not ended, not being deleted) with their members that have no cards, by gang key."""
+        live = [(uid, pod) for uid, pod in self.pods.items() if not finished(pod) and not terminating(pod)]
+        return gangs(
+            (pod for uid, pod in live if uid in self.requests),
+            self.jobs,
+            (pod for pod in self.pods.values() if pod.status.phase == "Succeeded"),
+            self.pod_groups,
+            (pod for uid, pod in live if uid not in self.requests),
         )
-        succeeded = (self.pods[uid] for uid in self.requests if self.pods[uid].status.phase == "Succeeded")
-        return gangs(live, self.jobs, succeeded)
 
     def takers(self, gang: Gang | None) -> tuple[Pod, ...]:
         """The members that take a whole node each; a launcher with one card, or none, finds its place by itself."""

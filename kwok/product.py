@@ -75,6 +75,7 @@ class Product:
             "WHOLENODE_NAMESPACE": NAMESPACE,
             "WHOLENODE_HOST": "127.0.0.1",
             "WHOLENODE_PORT": str(self.ports[name]),
+            "WHOLENODE_LEAVE_SECONDS": "0",
             **self._settings,
         }
         self._pids[name] = self._plane.start_process(name, [sys.executable, "-m", name], env)

@@ -7,12 +7,17 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kwok.admin import Admin
 from kwok.binaries import ensure
 from kwok.catalogue import NAMED_PATHS
 from kwok.controlplane import ControlPlane
 from kwok.testing import Fleet, remove_namespace
+
+# How long one example takes depends on what else the machine does: no test may fail for that.
+settings.register_profile("wholenode")
+settings.load_profile("wholenode")
 
 CLUSTER_FIXTURES = {"control_plane", "built"}
 
@@ -28,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the control plane, so that `-m 'not cluster'` leaves them out."""
+    """Mark the tests that use a control plane, so that `-m 'not cluster'` leaves them out."""
     for item in items:
-        if CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ())):
+        if CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ())) or "e2e" in item.path.parts:
             item.add_marker("cluster")
 
 

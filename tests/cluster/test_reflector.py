@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import Forbidden
+from cluster.errors import Forbidden, NotFound
 from cluster.reflector import Reflector
 from fleet.objects import Pod
 from tests.cluster.scripted_api import ScriptedApi
@@ -131,7 +131,7 @@ class Play:
             self.late.clear()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(before=st.integers(0, 5), script=st.lists(action, max_size=40))
 def test_c08_any_order_of_events_gaps_and_cuts_ends_equal_to_the_truth(
     before: int, script: list[tuple[str, str]]
@@ -326,6 +326,86 @@ def test_no_right_to_list_ends_the_run() -> None:
         with pytest.raises(Forbidden):
             await reflector.run()
         assert not reflector.synced.is_set()
+
+    run(play())
+
+
+class Sometimes(ScriptedApi):
+    """A server that need not serve the kind."""
+
+    served = False
+    refusals = 0
+
+    def _refuse(self) -> None:
+        if not self.served:
+            self.refusals += 1
+            raise NotFound("the server could not find the requested resource")
+
+    async def get(self, path: str, query: Any = None) -> bytes:
+        self._refuse()
+        return await super().get(path, query)
+
+    async def stream(self, path: str, query: Any) -> Any:
+        self._refuse()
+        async for line in super().stream(path, query):
+            yield line
+
+
+def test_a_kind_that_need_not_be_served_is_synced_and_empty_and_asked_for_now_and_then_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def play() -> None:
+        api = Sometimes()
+        async with following(api, optional=True) as reflector:
+            assert reflector.store == {}
+            reflector.last_event_at = 0
+            await asyncio.sleep(3600)
+            assert 30 <= api.refusals <= 61
+            assert reflector.last_event_at > 0
+
+    run(play())
+    assert caplog.records == []
+
+
+def test_a_kind_that_comes_goes_and_comes_back_is_followed() -> None:
+    async def play() -> None:
+        api = Sometimes()
+        async with following(api, optional=True) as reflector:
+            mirror = Mirror(reflector)
+            api.served = True
+            api.create("a")
+            await settle()
+            assert known(reflector) == true(api)
+            api.create("b")
+            await asyncio.sleep(1)
+            assert known(reflector) == true(api)
+            api.served = False
+            api.cut()
+            await asyncio.sleep(1)
+            assert reflector.store == mirror.objects == {}
+            assert reflector.find("ns", "a") is None
+            api.served = True
+            api.recreate("a")
+            await settle()
+            assert known(reflector) == mirror.objects == true(api)
+
+    run(play())
+
+
+def test_a_kind_that_must_be_served_is_not_taken_for_empty(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        api = Sometimes()
+        reflector: Reflector[Pod] = Reflector(api, "/api/v1/pods", Pod)  # type: ignore[arg-type]
+        task = asyncio.create_task(reflector.run())
+        await settle()
+        assert not reflector.synced.is_set()
+        assert "are the CRDs installed" in caplog.text
+        api.served = True
+        await settle()
+        assert reflector.synced.is_set()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
     run(play())
 

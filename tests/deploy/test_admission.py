@@ -120,13 +120,18 @@ WHOLE_NODE_PODS = (
 )
 
 
-@pytest.mark.parametrize("manifest", WHOLE_NODE_PODS)
-def test_the_controller_knows_what_is_gated_as_whole_node(manifest: Object) -> None:
+def class_of(manifest: Object) -> RequestClass:
+    """What the controller takes the pod for, where a pool of 8-card whole nodes is known."""
     meta = {"name": "big", "uid": "u"}
     spec = {"nodeSelector": {"matchLabels": {"a": "b"}}, "accepts": "WholeNode", "cardsPerNode": 8}
     known = msgspec.convert({"metadata": meta, "spec": spec}, GPUPool)
     seen = msgspec.convert({**manifest, "metadata": {**manifest["metadata"], "name": "p"}}, Pod)
-    assert Classifier.of([known]).classify(seen).request_class is RequestClass.WHOLE_NODE
+    return Classifier.of([known]).classify(seen).request_class
+
+
+@pytest.mark.parametrize("manifest", WHOLE_NODE_PODS)
+def test_the_controller_knows_what_is_gated_as_whole_node(manifest: Object) -> None:
+    assert class_of(manifest) is RequestClass.WHOLE_NODE
 
 
 @pytest.mark.parametrize("manifest", WHOLE_NODE_PODS)
@@ -151,10 +156,25 @@ def test_other_pods_are_left_alone(gates: Gates, manifest: Object) -> None:
     assert gates(manifest) == []
 
 
-def test_parts_of_cards_are_not_whole_cards(gates: Gates) -> None:
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ({"gpumem": "1000"}, False),
+        ({"gpumem-percentage": "50"}, False),
+        ({"gpumem-percentage": "100"}, True),
+        ({"gpumem": "0"}, True),
+        ({"gpucores": "100"}, True),
+        ({"gpucores": "10", "gpumem-percentage": "0"}, True),
+    ],
+)
+def test_parts_of_cards_are_not_whole_cards_to_policy_and_controller_alike(
+    gates: Gates, parts: dict[str, str], *, whole: bool
+) -> None:
     shares = pod(8)
-    shares["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "1000"
-    assert gates(shares) == []
+    limits = shares["spec"]["containers"][0]["resources"]["limits"]
+    limits |= {f"nvidia.com/{name}": text for name, text in parts.items()}
+    assert gates(shares) == ([GATE] if whole else [])
+    assert (class_of(shares) is RequestClass.WHOLE_NODE) == whole
 
 
 def test_gates_of_others_stay_and_ours_is_added_once(gates: Gates) -> None:

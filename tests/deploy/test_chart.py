@@ -159,15 +159,19 @@ def test_scheduler_configuration(rendered: Objects) -> None:
         {
             "urlPrefix": "http://wholenode-extender.wholenode-system.svc.cluster.local:8080/v1",
             "filterVerb": "filter",
-            "prioritizeVerb": "prioritize",
             "preemptVerb": "preempt",
-            "weight": 130,
             "nodeCacheCapable": True,
             "ignorable": False,
             "httpTimeout": "1s",
             "managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": False}],
         }
     ]
+
+
+def test_packing_by_scores_asks_a_second_verb(rendered: Objects) -> None:
+    objects = rendered('extender.packing="scores"')
+    [extender] = scheduler_config(objects)["extenders"]
+    assert (extender["prioritizeVerb"], extender["weight"]) == ("prioritize", 130)
 
 
 def test_next_to_hami_no_resource_is_managed_twice(rendered: Objects) -> None:
@@ -215,7 +219,7 @@ def test_an_old_cluster_is_told_to_do_without_the_policy(template: Callable[...,
 
 def test_roles_have_no_wildcard_and_nobody_may_delete_pods(rendered: Objects) -> None:
     roles = [each for each in rendered() if each["kind"] in {"Role", "ClusterRole"}]
-    assert len(roles) == 5
+    assert len(roles) == 6
     for role in roles:
         for rule in role["rules"]:
             assert not any("*" in text for words in rule.values() for text in words), role["metadata"]["name"]

@@ -202,7 +202,7 @@ def checker(kind: type[Any], part: str) -> jsonschema.Draft202012Validator:
 
 @pytest.mark.parametrize(("kind", "part"), PARTS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_what_python_writes_the_schema_accepts(kind: type[Any], part: str, data: st.DataObject) -> None:
     value = data.draw(values(inspect.type_info(part_type(kind, part))))
     checker(kind, part).validate(json.loads(msgspec.json.encode(value)))
@@ -221,7 +221,7 @@ def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "part"), PARTS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_python_and_schema_refuse_the_same(kind: type[Any], part: str, data: st.DataObject) -> None:
     struct = part_type(kind, part)
     value = json.loads(msgspec.json.encode(data.draw(values(inspect.type_info(struct)))))

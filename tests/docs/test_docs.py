@@ -268,7 +268,7 @@ def test_every_metric_is_explained_with_its_labels_and_no_other(part: str) -> No
     known = {family.name + ("_total" if family.type == "counter" else "") for family in registry_of(part).collect()}
     table = section(OPERATIONS, part, within="Metrics")
     assert set(first_codes(table)) == known
-    source = text_of(ROOT / part.lower() / "metrics.py")
+    source = "".join(text_of(path) for path in sorted((ROOT / part.lower()).glob("*.py")))
     for row in rows(table):
         for name in re.findall(r"`([^`]+)`", row[0]):
             declared = re.search(rf'"{name.removesuffix("_total")}",\s*"[^"]*",\s*(?:labels=)?\[([^\]]*)\]', source)

@@ -10,10 +10,12 @@ from cluster.reflector import Reflector
 from extender.app import create_app
 from extender.metrics import Metrics
 from extender.state import State
-from fleet.objects import Node, Pod
+from extender.verbs import Desk, Verbs
+from fleet.objects import Node, Pod, ResourceClaim
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 
 MAX_BODY = 1024 * 1024
+READ_SECONDS = 10.0
 
 
 class NoApi:
@@ -26,10 +28,11 @@ class NoApi:
 class Rig:
     """An extender over objects given by the test."""
 
-    def __init__(self, *objects: Any, ready: bool = True) -> None:
+    def __init__(self, *objects: Any, ready: bool = True, packing: bool = True) -> None:
         self.state = State(NoApi())  # type: ignore[arg-type]
         self.metrics = Metrics(self.state)
-        self.app: FastAPI = create_app(self.state, self.metrics, MAX_BODY)
+        self.desk = Desk.of(Verbs(self.state, self.metrics, packing=packing), MAX_BODY, READ_SECONDS)
+        self.app: FastAPI = create_app(self.state, self.metrics, self.desk)
         self._version = 0
         self.put(*objects)
         if ready:
@@ -56,6 +59,7 @@ class Rig:
             GPUPool: state.pools,
             DrainAgreement: state.agreements,
             WholeNodeClaim: state.claims,
+            ResourceClaim: state.device_claims,
         }
 
     async def post(self, path: str, body: bytes, *, chunks: Iterable[bytes] | None = None) -> tuple[int, bytes]:

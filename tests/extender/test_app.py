@@ -126,23 +126,23 @@ async def test_e09_prioritize_answers_a_bare_array_of_whole_numbers() -> None:
 async def test_p12_p13_cards_are_used_until_the_pod_has_ended_or_is_gone() -> None:
     ended = pod("x", 7, on="n1", phase="Succeeded")
     rig = Rig(SMALL, node("n1", "small"), node("n2", "small"), ended, pod("y", 6, on="n2", going=0))
-    assert rig.state.cards_used == {"n2": 6}
+    assert rig.state.tally.touched == {"n2": 6}
     rig.put(pod("z", 2, on="n1"))
-    assert rig.state.cards_used == {"n1": 2, "n2": 6}
+    assert rig.state.tally.touched == {"n1": 2, "n2": 6}
     rig.remove(pod("y", 6))
-    assert rig.state.cards_used == {"n1": 2}
+    assert rig.state.tally.touched == {"n1": 2}
     rig.put(pod("z", 2, on="n1", phase="Failed"))
-    assert rig.state.cards_used == {}
+    assert rig.state.tally.touched == {}
 
 
 async def test_cards_are_counted_anew_when_a_pool_brings_another_resource() -> None:
     other = pod("x", 3, on="n1")
     rig = Rig(node("n1", "small"))
     rig.put(pod("y", 2, on="n1"))
-    assert rig.state.cards_used == {"n1": 2}
+    assert rig.state.tally.touched == {"n1": 2}
     rig.put(SMALL)
     rig.put(other)
-    assert rig.state.cards_used == {"n1": 5}
+    assert rig.state.tally.touched == {"n1": 5}
 
 
 async def test_e10_5000_names_20_times_over_leave_no_memory_behind() -> None:
@@ -170,11 +170,11 @@ async def test_e10_5000_names_20_times_over_leave_no_memory_behind() -> None:
 async def test_e13_e14_100_calls_at_once_answer_alike_and_change_nothing() -> None:
     rig = Rig(SMALL, BIG, agreement(), node("n1", "small"), node("n2"), pod("x", 3, on="n1"))
     bound = gpu_pod(1, spec={"nodeName": "n2"})
-    board, used = rig.state.board(), dict(rig.state.cards_used)
+    board, used = rig.state.board(), dict(rig.state.tally.touched)
     answers = await asyncio.gather(*(rig.ask("filter", by_name(["n1", "n2"], bound)) for _ in range(100)))
     assert all(answer == answers[0] for answer in answers)
     assert rig.state.board() is board
-    assert rig.state.cards_used == used
+    assert rig.state.tally.touched == used
 
 
 async def test_e16_preemption_is_allowed_only_where_the_filter_would_let_the_pod_go() -> None:
@@ -306,7 +306,7 @@ questions = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(question=questions, raw=st.binary(max_size=64))
 def test_o05_whatever_is_asked_the_answer_has_the_form_of_the_protocol(question: Any, raw: bytes) -> None:
     async def play() -> None:

@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,10 @@ from kwok.controlplane import ControlPlane
 from kwok.pki import Authority
 from kwok.ports import pick
 
-BASE = {key: value for key, value in os.environ.items() if not key.startswith(("WHOLENODE_", "KUBE"))}
+BASE = {
+    **{key: value for key, value in os.environ.items() if not key.startswith(("WHOLENODE_", "KUBE"))},
+    "WHOLENODE_LEAVE_SECONDS": "0",
+}
 
 
 def run(env: Mapping[str, str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
@@ -83,6 +87,9 @@ def test_no_kubeconfig_is_said_with_what_was_tried(free_port: int, tmp_path: Pat
     [
         ({"WHOLENODE_PORT": "many"}, "WHOLENODE_PORT"),
         ({"WHOLENODE_LOG_LEVEL": "LOUD"}, "WHOLENODE_LOG_LEVEL"),
+        ({"WHOLENODE_PACKING": "both"}, "WHOLENODE_PACKING"),
+        ({"WHOLENODE_READ_SECONDS": "0"}, "WHOLENODE_READ_SECONDS"),
+        ({"WHOLENODE_LEAVE_SECONDS": "-1"}, "WHOLENODE_LEAVE_SECONDS"),
         ({"WHOLENODE_TLS_CERT_FILE": "x.crt"}, "WHOLENODE_TLS_KEY_FILE"),
         ({"WHOLENODE_TLS_CLIENT_CA_FILE": "ca.crt"}, "WHOLENODE_TLS_CERT_FILE"),
     ],
@@ -149,7 +156,15 @@ def status_of(url: str, context: ssl.SSLContext | None = None) -> int:
         return error.code
 
 
-def test_o04_without_the_schedulers_certificate_nobody_is_answered_but_probes_are_plain(
+def certificate_of(port: int, context: ssl.SSLContext) -> bytes | None:
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        return connection.getpeercert(binary_form=True)
+
+
+def test_o04_o14_without_the_schedulers_certificate_nobody_is_answered_but_probes_are_plain(
     free_port: int, unreachable: str, tmp_path: Path
 ) -> None:
     ours = Authority.create(tmp_path / "ours")
@@ -170,6 +185,11 @@ def test_o04_without_the_schedulers_certificate_nobody_is_answered_but_probes_ar
         known = ssl.create_default_context(cafile=str(ours.ca_file))
         known.load_cert_chain(client.certificate, client.key)
         assert status_of(url, known) == 503
+        renewed = ours.issue("server", "server")  # written over the files that are in use
+        shown = ssl.PEM_cert_to_DER_cert(renewed.certificate.read_text(encoding="ascii"))
+        while certificate_of(free_port, known) != shown:
+            assert process.poll() is None
+            time.sleep(0.05)
         for pair in (None, other):
             context = ssl.create_default_context(cafile=str(ours.ca_file))
             if pair is not None:

@@ -10,6 +10,9 @@ from fleet.names import DEFAULT_RESOURCE, GANG, GANG_SIZE
 from fleet.objects import (
     Condition,
     Container,
+    CoschedulingGroup,
+    CoschedulingSpec,
+    GangPolicy,
     Job,
     JobSpec,
     JobStatus,
@@ -20,10 +23,14 @@ from fleet.objects import (
     NodeStatus,
     OwnerReference,
     Pod,
+    PodGroup,
+    PodGroupSpec,
     PodSpec,
     PodStatus,
     Resources,
     SchedulingGate,
+    SchedulingGroup,
+    SchedulingPolicy,
     Taint,
     Toleration,
 )
@@ -38,6 +45,7 @@ from fleet.resources import (
     GangRef,
     GPUPool,
     HeldNode,
+    KeepReady,
     Overflow,
     Phase,
     Policy,
@@ -45,6 +53,7 @@ from fleet.resources import (
     PoolSpec,
     Victims,
     WholeNodeClaim,
+    Window,
 )
 from fleet.view import View
 
@@ -87,6 +96,7 @@ def pod(
     notes: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     gates: Iterable[str] = (),
+    group: str | None = None,
     priority: int | None = None,
     going: float | None = None,
     grace: int = 5,
@@ -96,8 +106,12 @@ def pod(
     created: float = 0,
     containers: tuple[Container, ...] | None = None,
     inits: tuple[Container, ...] | None = None,
+    ready: bool | None = None,
 ) -> Pod:
-    """A pod; bound if `on` names a node, running since `started` (default: T0 once bound), terminating at `going`."""
+    """A pod; bound if `on` names a node, running since `started` (default: T0 once bound), terminating at `going`.
+
+    `ready` is its condition of that name; None leaves it out.
+    """
     annotations = dict(notes or {})
     if gang is not None:
         annotations[GANG] = gang
@@ -123,11 +137,14 @@ def pod(
             node_selector=dict(selector) if selector else None,
             tolerations=tolerations or None,
             scheduling_gates=tuple(SchedulingGate(one) for one in gates) or None,
+            scheduling_group=SchedulingGroup(group) if group else None,
             priority=priority,
             termination_grace_period_seconds=grace,
         ),
         PodStatus(
-            phase=phase or ("Running" if running else "Pending"), start_time=at(started or 0) if running else None
+            phase=phase or ("Running" if running else "Pending"),
+            start_time=at(started or 0) if running else None,
+            conditions=None if ready is None else (Condition("Ready", "True" if ready else "False"),),
         ),
     )
 
@@ -190,6 +207,8 @@ def agreement(
     patience: str = "0s",
     min_runtime: str = "0s",
     expires: float | None = None,
+    windows: Iterable[Window] | None = None,
+    keep_ready: int | None = None,
 ) -> DrainAgreement:
     """The consent of namespace `ns` that gangs of the namespaces `to` may stop its pods."""
     spec = AgreementSpec(
@@ -197,6 +216,8 @@ def agreement(
         Victims(max_priority, select),
         patience,
         min_runtime,
+        tuple(windows) if windows is not None else None,
+        KeepReady(keep_ready) if keep_ready is not None else None,
         at(expires) if expires is not None else None,
     )
     return DrainAgreement(Metadata(name, ns, uid=f"agreement-{ns}-{name}"), spec)
@@ -216,6 +237,8 @@ def claim(
     patience: str = "0s",
     deadline: str | None = None,
     in_pool: str | None = None,
+    topology: str | None = None,
+    run: str | None = None,
     created: float = 0,
     uid: str | None = None,
     phase: Phase = Phase.PENDING,
@@ -225,7 +248,7 @@ def claim(
     """A claim for the gang `train` (or `gang`) in namespace team-b."""
     return WholeNodeClaim(
         Metadata(name, ns, uid=uid or f"uid-{ns}-{name}", creation_timestamp=at(created)),
-        ClaimSpec(nodes, gang or ref(), in_pool, policy, patience, deadline),
+        ClaimSpec(nodes, gang or ref(), in_pool, policy, patience, deadline, topology, run),
         ClaimStatus(phase=phase, nodes=tuple(held), **status),
     )
 
@@ -246,12 +269,30 @@ def job(
     ended: str | None = None,
     succeeded: int | None = None,
     uid: str | None = None,
+    owner: OwnerReference | None = None,
+    going: float | None = None,
 ) -> Job:
     return Job(
-        Metadata(name, ns, uid=uid or f"job-{name}"),
+        Metadata(
+            name,
+            ns,
+            uid=uid or f"job-{name}",
+            owner_references=(owner,) if owner else None,
+            deletion_timestamp=at(going) if going is not None else None,
+        ),
         JobSpec(parallelism, completions, "Indexed" if indexed else "NonIndexed", suspend),
         JobStatus(succeeded, (Condition(ended, "True"),) if ended else None),
     )
+
+
+def pod_group(name: str, count: int | None, *, ns: str = "team-b") -> PodGroup:
+    """The in-tree kind; without a count its policy is Basic."""
+    policy = SchedulingPolicy(GangPolicy(count) if count is not None else None)
+    return PodGroup(Metadata(name, ns, uid=f"pg-{ns}-{name}"), PodGroupSpec(policy))
+
+
+def coscheduling_group(name: str, count: int, *, ns: str = "team-b") -> CoschedulingGroup:
+    return CoschedulingGroup(Metadata(name, ns, uid=f"cg-{ns}-{name}"), CoschedulingSpec(count))
 
 
 def flat(objects: Iterable[Any]) -> list[Any]:
@@ -259,7 +300,17 @@ def flat(objects: Iterable[Any]) -> list[Any]:
     return [leaf for one in objects for leaf in ([one] if isinstance(one, msgspec.Struct) else flat(one))]
 
 
-def view(*objects: Node | Pod | Job | GPUPool | DrainAgreement | WholeNodeClaim | Iterable[Any]) -> View:
+def view(
+    *objects: Node
+    | Pod
+    | Job
+    | GPUPool
+    | DrainAgreement
+    | WholeNodeClaim
+    | PodGroup
+    | CoschedulingGroup
+    | Iterable[Any],
+) -> View:
     """A view of all the objects given, lists of them included; with the pool `big` if no pool is given."""
     given = flat(objects)
     return View(
@@ -269,4 +320,5 @@ def view(*objects: Node | Pod | Job | GPUPool | DrainAgreement | WholeNodeClaim 
         pools=tuple(one for one in given if isinstance(one, GPUPool)) or (pool(),),
         agreements=tuple(one for one in given if isinstance(one, DrainAgreement)),
         claims={one.metadata.uid: one for one in given if isinstance(one, WholeNodeClaim)},
+        pod_groups=tuple(one for one in given if isinstance(one, PodGroup | CoschedulingGroup)),
     )

@@ -6,6 +6,7 @@ from fleet.actions import Timing
 from fleet.cards import terminating
 from fleet.marks import ENDED, HOLDING, OPEN, labelled_for, tainted_for
 from fleet.objects import Pod
+from fleet.reasons import Reason
 from fleet.resources import Phase, Policy, WholeNodeClaim
 from fleet.upkeep import member
 from tests.fleet.builders import T0
@@ -44,7 +45,8 @@ def _check_open(world: World, claim: WholeNodeClaim) -> None:
         assert held.proved_empty_at >= held.held_at + _SETTLING, f"{held.name} was proved empty too early"
         for pod in world.card_holders(held.name):
             fresh = world.now - world.starts.get(pod.metadata.uid, T0) <= _STRANGER_SEEN_WITHIN
-            dealt_with = terminating(pod) or pod.metadata.uid in recorded or fresh
+            waited_for = claim.status.reason == Reason.PROTECTED_POD and pod.key in claim.status.message
+            dealt_with = terminating(pod) or pod.metadata.uid in recorded or fresh or waited_for
             assert member(claim, pod) or dealt_with, f"{pod.key} sits on open node {held.name}"
 
 

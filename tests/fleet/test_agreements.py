@@ -1,13 +1,15 @@
 """Agreements: nobody is stopped without one, and only as it was written."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 from fleet.agreements import Consent, Verdict, problems, verdict
 from fleet.objects import LabelSelector, Pod, Requirement
-from fleet.resources import DrainAgreement
+from fleet.reasons import Reason
+from fleet.resources import DrainAgreement, Window
 from tests.fleet.builders import agreement, at, pod
+from tests.fleet.scenes import busy, gang
 
 WEB = LabelSelector({"app": "web"})
 
@@ -116,3 +118,78 @@ def test_else_the_one_that_comes_closest_gives_the_reason(flipped: bool) -> None
     closest: datetime = at(3600)
     found = asked(running(), *(several[::-1] if flipped else several))
     assert found == Verdict(Consent.PATIENCE, "c", closest)
+
+
+NIGHTS = Window("0 22 * * *", "9h")
+"""T0 is noon UTC: they begin 10 hours later."""
+TEN_HOURS = 36000.0
+
+
+def test_outside_its_windows_an_agreement_says_when_the_next_one_begins() -> None:
+    nightly = agreement(windows=[NIGHTS])
+    assert asked(running(), nightly) == Verdict(Consent.WINDOW, "yes", at(TEN_HOURS))
+    assert asked(running(), nightly, now=TEN_HOURS - 0.001).consent is Consent.WINDOW
+    assert asked(running(), nightly, now=TEN_HOURS) == Verdict(Consent.GIVEN, "yes")
+    assert asked(running(), nightly, now=TEN_HOURS + 9 * 3600).consent is Consent.WINDOW
+
+
+def test_the_next_window_is_sought_from_when_the_other_terms_are_met() -> None:
+    last = at(TEN_HOURS)
+    assert asked(running(), agreement(windows=[NIGHTS], patience="1h")) == Verdict(Consent.PATIENCE, "yes", last)
+    assert asked(running(), agreement(windows=[NIGHTS], min_runtime="1h")) == Verdict(Consent.MIN_RUNTIME, "yes", last)
+    # Patience that ends within the window, and patience that ends after it.
+    assert asked(running(), agreement(windows=[NIGHTS], patience="12h")).from_ == at(12 * 3600)
+    assert asked(running(), agreement(windows=[NIGHTS], patience="20h")).from_ == last + timedelta(days=1)
+
+
+def test_an_agreement_without_windows_can_help_outside_those_of_another() -> None:
+    assert asked(running(), agreement("a", windows=[NIGHTS]), agreement("b")) == Verdict(Consent.GIVEN, "b")
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (Window("0 22 * *", "9h"), "spec.windows[0].schedule: '0 22 * *' has 4 fields, not 5"),
+        (Window("0 0 30 2 *", "9h"), "spec.windows[0].schedule: '0 0 30 2 *' never comes"),
+        (Window("0 22 * * *", "9h", "Mars/Olympus"), "spec.windows[0].timeZone: 'Mars/Olympus' is no time zone known"),
+        (Window("0 22 * * *", "0s"), "spec.windows[0].duration: must be longer than 0s"),
+    ],
+)
+def test_d35_a_bad_window_makes_the_agreement_void_even_beside_a_good_one(window: Window, text: str) -> None:
+    (found,) = problems(agreement(windows=[window]), at(0))
+    assert found.startswith(text)
+    beside = agreement(windows=[Window("* * * * *", "1h"), window])
+    assert asked(running(), beside).consent is Consent.MISSING
+
+
+def test_many_bad_windows_still_fit_into_a_condition() -> None:
+    worst = [Window("x" * 92 + " * * * *", "never" * 6, "Z" * 64)] * 16
+    found = problems(agreement(windows=worst), at(0))
+    assert found[-1] == "spec.windows: 42 more problem(s)"
+    assert len("; ".join(found)) < 4096
+
+
+def test_a_window_that_ends_during_a_drain_protects_who_is_not_evicted_yet() -> None:
+    """It is open for a moment at noon, when everything starts; schedulers are given longer than that to settle."""
+    cluster = busy(["n1"]).add(gang())
+    cluster.agreements = [agreement(windows=[Window("0 12 * * *", "300ms")])]
+    cluster.run(5)
+    assert cluster.evicted() == []
+    assert cluster.the_claim().status.reason == Reason.PROTECTED_POD
+    assert "may not be stopped: OutsideWindow; the nodes are given back" in cluster.the_claim().status.message
+
+
+def test_d35_no_windows_at_all_are_not_any_time() -> None:
+    assert problems(agreement(windows=[]), at(0)) == ("spec.windows: must not be empty; leave it out to mean any time",)
+    assert asked(running(), agreement(windows=[])).consent is Consent.MISSING
+
+
+def test_d35_to_keep_no_replica_is_no_agreement() -> None:
+    assert asked(running(), agreement(keep_ready=0)).consent is Consent.MISSING
+    assert "minReadyReplicas: must be 1 or more" in problems(agreement(keep_ready=0), at(0))[0]
+
+
+def test_of_agreements_that_allow_it_the_one_that_keeps_fewest_replicas_decides() -> None:
+    several = [agreement("a", keep_ready=2), agreement("b", keep_ready=1), agreement("c", keep_ready=3)]
+    assert asked(running(), *several) == Verdict(Consent.GIVEN, "b", keep_ready=1)
+    assert asked(running(), *several, agreement("d")) == Verdict(Consent.GIVEN, "d")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.cards import asks, cards, finished, holds_node, waiting
+from fleet.cards import asks, cards, finished, seat, waiting
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Container, Pod, PodSpec, Resources
 from fleet.requests import Classifier, RequestClass
@@ -70,13 +70,13 @@ def test_p12_an_ended_pod_holds_nothing() -> None:
     for phase in ("Succeeded", "Failed"):
         ended = pod("p", 8, on="n1", phase=phase)
         assert finished(ended)
-        assert not holds_node(ended)
+        assert seat(ended) is None
         assert view(make_node("n1"), ended).gpu_pods_on("n1") == ()
 
 
 def test_p13_a_terminating_pod_holds_its_cards() -> None:
     going = pod("p", 8, on="n1", going=40)
-    assert holds_node(going)
+    assert seat(going) == going.spec.node_name
     assert view(make_node("n1"), going).gpu_pods_on("n1") == (going,)
 
 

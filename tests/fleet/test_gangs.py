@@ -105,12 +105,11 @@ def test_a_recreated_member_belongs_and_a_namesake_of_the_job_does_not() -> None
     assert not belongs(pod("x", ns="team-b", owner=owned("Job", "train", "other")), "team-b", target)
 
 
-def test_ended_terminating_and_cardless_pods_are_no_live_members() -> None:
+def test_ended_and_terminating_pods_are_no_live_members() -> None:
     one, two, three, four = members(4)
     gone = pod("x", 8, ns="team-b", gang="train", going=5)
     ended = pod("y", 8, ns="team-b", gang="train", phase="Succeeded")
-    cardless = pod("z", 0, ns="team-b", gang="train")
-    seen = view(one, two, three, four, gone, ended, cardless)
+    seen = view(one, two, three, four, gone, ended)
     assert [len(gang.pods) for gang in seen.gangs.values()] == [4]
 
 

@@ -244,6 +244,38 @@ def test_a_landing_that_times_out_gives_the_nodes_to_others(refuse: Callable[[Re
     assert not [one for one in scene.done if isinstance(one, Evict)]
 
 
+def test_a_protected_pod_put_by_hand_onto_an_open_node_does_not_leave_half_a_gang(
+    refuse: Callable[[Refuse], None],
+) -> None:
+    waits = {"train-1"}
+    refuse(lambda _, one: one.metadata.name in waits)
+    scene = Simulation().add(node("n1"), node("n2"), gang(2))
+    scene.run(20, until=lambda: scene.where("train-0") == ["n1"])
+    by_hand = pod("by-hand", 1, ns="team-x")
+    scene.add(by_hand).bind(by_hand, "n2")
+    scene.run(10)
+    made = scene.the_claim()
+    assert (made.status.phase, made.status.reason) == (Phase.LANDING, Reason.PROTECTED_POD)
+    assert "team-x/by-hand" in made.status.message
+    assert scene.marked() == ["n1", "n2"]
+    scene.delete(by_hand.metadata.uid)
+    waits.clear()
+    scene.run(20, until=lambda: all_bound(scene))
+    assert scene.where("train") == ["n1", "n2"]
+
+
+def test_a_protected_pod_put_by_hand_before_anybody_landed_gives_all_nodes_back(
+    refuse: Callable[[Refuse], None],
+) -> None:
+    refuse(lambda _, one: one.metadata.name.startswith("train"))
+    scene = Simulation().add(node("n1"), node("n2"), gang(2))
+    scene.run(20, until=lambda: in_phase(scene, Phase.LANDING))
+    by_hand = pod("by-hand", 1, ns="team-x")
+    scene.add(by_hand).bind(by_hand, "n2")
+    scene.run(5)
+    assert (scene.the_claim().status.phase, scene.marked()) == (Phase.BLOCKED, [])
+
+
 def test_no_member_is_sent_before_all_nodes_are_open() -> None:
     held = [HeldNode(name, f"node-{name}", at(0), at(3)) for name in ("n1", "n2")]
     ready = claim(nodes=2, phase=Phase.READY, held=held)

@@ -25,7 +25,7 @@ def board(*objects: Any, now: Any = T0) -> Board:
     def of(kind: Any) -> list[Any]:
         return [one for one in objects if isinstance(one, kind)]
 
-    return Board.of(of(GPUPool), of(Node), of(WholeNodeClaim), of(DrainAgreement), now)
+    return Board.of(Classifier.of(of(GPUPool)), of(Node), of(WholeNodeClaim), of(DrainAgreement), now)
 
 
 def held(name: str, uid: str, *, opened: bool) -> Node:

@@ -8,8 +8,10 @@ from fleet.objects import Pod, Taint
 from fleet.pools import Membership
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import Accepts
+from fleet.selectors import label_problem
 from fleet.summaries import agreement_status, pool_status
 from tests.fleet.builders import agreement, at, container, node, pod, pool, view
+from tests.fleet.shares import shared_node, sharing
 
 BIG = pool("big")
 SMALL = pool("small", accepts=Accepts.SMALL)
@@ -99,6 +101,37 @@ def test_a_small_pool_offers_no_gang_and_an_empty_one_says_so() -> None:
     empty = pool_status(view(SMALL), SMALL, at(0)).conditions[0]
     assert (empty.status, empty.reason) == ("False", "NoNodes")
     assert "pool=small" in empty.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("bad key", "x"), ("-a", "x"), ("UP.case/name", "x"), ("a/b/c", "x"), ("pool", "two words")]
+)
+def test_a_selector_that_can_never_match_is_said(key: str, value: str) -> None:
+    never = pool("never", labels={key: value})
+    found = pool_status(view(never), never, at(0)).conditions[0]
+    assert (found.status, found.reason) == ("False", "SelectorCannotMatch")
+
+
+@pytest.mark.parametrize(("key", "value"), [("pool", "big"), ("example.com/gpu_pool.v1", ""), ("a", "A-1_b.c")])
+def test_a_label_that_a_node_can_carry_is_no_problem(key: str, value: str) -> None:
+    assert label_problem(key, value) is None
+
+
+def test_a_pool_whose_nodes_have_other_numbers_of_cards_says_so() -> None:
+    fours = [node(f"n{index}", cards=4) for index in range(3)]
+    found = pool_status(view(BIG, fours), BIG, at(0))
+    assert (found.conditions[0].status, found.conditions[0].reason) == ("False", "CardsDiffer")
+    assert "3 with 4" in found.conditions[0].message
+    assert found.whole_nodes_free == found.largest_gang == 0
+    mixed = pool_status(view(BIG, fours, node("seven", cards=7), node("eight")), BIG, at(0)).conditions[0]
+    assert mixed.status == "True"
+    assert "3 with 4, 1 with 7" in mixed.message
+
+
+def test_free_cards_of_shared_nodes_are_those_nobody_touches() -> None:
+    pods = [sharing(f"p{index}", "n1", {index % 2: (100, 1)}) for index in range(6)]
+    found = pool_status(view(SMALL, shared_node("n1"), shared_node("n2", sick=(0,)), pods), SMALL, at(0))
+    assert found.cards_free == 6 + 7
 
 
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:

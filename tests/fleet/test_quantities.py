@@ -41,7 +41,25 @@ def test_plain_numbers_are_themselves(number: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["8GB", "8gi", "8K", "8ki", "0x8", "1e", "1e1234", "--1", "1_000", "٣", "NaN", "Infinity", "1 Gi", "Gi", ".", "+"],
+    [
+        "9" * 200_000,
+        "8GB",
+        "8gi",
+        "8K",
+        "8ki",
+        "0x8",
+        "1e",
+        "1e1234",
+        "--1",
+        "1_000",
+        "٣",
+        "NaN",
+        "Infinity",
+        "1 Gi",
+        "Gi",
+        ".",
+        "+",
+    ],
 )
 def test_garbage_is_refused_with_a_hint(text: str) -> None:
     for read in (count, amount, milli):

@@ -8,11 +8,12 @@ from typing import Any, Self
 
 import msgspec
 
-from fleet.cards import cards, finished, holds_node, terminating, waiting
+from fleet.cards import cards, finished, seat, terminating, waiting
 from fleet.marks import labelled_for, tainted_for
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Job, Node, Pod
 from fleet.placement import Board, judge
+from fleet.requests import Classifier
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.selectors import node_wanted, tolerates
 from tests.fleet.builders import T0, at, flat, pool
@@ -141,7 +142,8 @@ class World:
         pending = [pod for pod in self.pods.values() if waiting(pod) and not pod.spec.scheduling_gates]
         if not pending:
             return
-        board = Board.of(self.pools, self.nodes.values(), self.claims.values(), self.agreements, self.now)
+        classifier = Classifier.of(self.pools)
+        board = Board.of(classifier, self.nodes.values(), self.claims.values(), self.agreements, self.now)
         for pod in sorted(pending, key=lambda one: (one.metadata.creation_timestamp or T0, one.key)):
             fitting = [name for name in sorted(self.nodes) if self._fits(pod, self.nodes[name])]
             passed = judge(pod, fitting, board).passed
@@ -150,11 +152,7 @@ class World:
 
     def _fits(self, pod: Pod, node: Node) -> bool:
         hard = [one for one in node.spec.taints or () if one.effect in {"NoSchedule", "NoExecute"}]
-        used = sum(
-            cards(one, DEFAULT_RESOURCE)
-            for one in self.pods.values()
-            if holds_node(one) and one.spec.node_name == node.metadata.name
-        )
+        used = sum(cards(one, DEFAULT_RESOURCE) for one in self.pods.values() if seat(one) == node.metadata.name)
         free = int((node.status.allocatable or {}).get(DEFAULT_RESOURCE, 0)) - used
         return (
             not node.spec.unschedulable

@@ -1,0 +1,59 @@
+"""The scheduler's protocol as OpenAPI describes it: made from the very structs that read and write it."""
+
+from typing import Any, Final
+
+import msgspec
+
+from extender.protocol import ExtenderArgs, ExtenderFilterResult, ExtenderPreemptionArgs, HostPriority, PreemptionResult
+
+_TYPES: Final[dict[str, tuple[Any, Any]]] = {
+    "filter": (ExtenderArgs, ExtenderFilterResult),
+    "prioritize": (ExtenderArgs, list[HostPriority]),
+    "preempt": (ExtenderPreemptionArgs, PreemptionResult),
+}
+"""What each verb is asked and what it answers."""
+_ALL: Final = [one for pair in _TYPES.values() for one in pair]
+_SCHEMAS, _COMPONENTS = msgspec.json.schema_components(_ALL, ref_template="#/components/schemas/{name}")
+
+
+_TIME: Final = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}], "default": None}
+
+for _component in _COMPONENTS.values():
+    for _name in _component.get("properties", {}):
+        if _name.endswith(("Time", "Timestamp")):
+            _component["properties"][_name] = _TIME  # else it is said to be any text
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+_TOO_SLOW: Final = _text("The question took too long to arrive.")
+_TOO_LARGE: Final = _text("The question is larger than WHOLENODE_MAX_BODY_BYTES.")
+_UNREADABLE: Final = _text("The question cannot be read.")
+
+REQUESTS: Final[dict[str, dict[str, Any]]] = {
+    verb: {"required": True, **_json(question)} for verb, question in zip(_TYPES, _SCHEMAS[::2], strict=True)
+}
+"""The OpenAPI request body of each verb."""
+RESPONSES: Final[dict[str, dict[int | str, dict[str, Any]]]] = {
+    verb: {
+        200: {"description": "The answer, also when it is no.", **_json(answer)},
+        **({400: _UNREADABLE} if verb == "preempt" else {}),
+        408: _TOO_SLOW,
+        413: _TOO_LARGE,
+    }
+    for verb, answer in zip(_TYPES, _SCHEMAS[1::2], strict=True)
+}
+"""The OpenAPI responses of each verb."""
+
+
+def complete(openapi: dict[str, Any]) -> dict[str, Any]:
+    """The document with the schemas that REQUESTS and RESPONSES name."""
+    components = openapi.setdefault("components", {})
+    components["schemas"] = {**_COMPONENTS, **components.get("schemas", {})}
+    return openapi

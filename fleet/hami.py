@@ -1,0 +1,226 @@
+"""HAMi's shares of cards: what its annotations say about a node's cards and a pod's devices, and its rule of fit.
+
+Annotations and the rule as in HAMi 2.8 to 2.10 (node register in JSON, device lists as `uuid,type,MiB,percent:...;`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from fleet.names import DEFAULT_RESOURCE
+from fleet.objects import Container, Node, Pod, PodSpec
+from fleet.quantities import count
+
+REGISTER: Final = "hami.io/node-nvidia-register"
+DEVICE_CORDON: Final = "hami.io/device-cordon"
+BOOKED_NODE: Final = "hami.io/vgpu-node"
+ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+MEMORY: Final = "nvidia.com/gpumem"
+PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
+CORES: Final = "nvidia.com/gpucores"
+PARTS: Final = frozenset({MEMORY, PERCENTAGE, CORES})
+"""Names that ask for parts of cards; nodes offer them in HAMi's register, not in `allocatable`."""
+
+_WHOLE: Final = 100
+
+
+class Card(msgspec.Struct, frozen=True, gc=False):
+    """One card as the device plugin registers it; HAMi leaves out what is zero or false."""
+
+    id: str
+    count: int = 0
+    devmem: int = 0
+    devcore: int = 0
+    health: bool = False
+
+
+_REGISTER_DECODER: Final = msgspec.json.Decoder(tuple[Card, ...])
+
+
+def cards_of(node: Node) -> tuple[Card, ...] | None:
+    """The cards HAMi may use on the node: healthy and not cordoned; None if HAMi does not know the node.
+
+    A register that cannot be read has no cards: HAMi places nothing there either.
+    """
+    text = node.metadata.annotation(REGISTER)
+    if text is None:
+        return None
+    cordoned = node.metadata.annotation(DEVICE_CORDON)
+    return _usable(text, cordoned or "")
+
+
+@lru_cache(maxsize=16_384)
+def _usable(register: str, cordoned: str) -> tuple[Card, ...]:
+    try:
+        cards = _REGISTER_DECODER.decode(register)
+    except msgspec.DecodeError:
+        return ()
+    closed = {uuid.strip() for uuid in cordoned.split(",")}
+    return tuple(card for card in cards if card.health and card.id not in closed)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a pod has of one card: `memory_mib` of its memory and `cores` percent of its processors."""
+
+    uuid: str
+    memory_mib: int
+    cores: int
+
+
+def booked_node(pod: Pod) -> str | None:
+    """The node HAMi has chosen for the pod, bound or not: it counts the cards from then on."""
+    return pod.metadata.annotation(BOOKED_NODE) or None
+
+
+def shares(pod: Pod) -> tuple[Share, ...]:
+    """What HAMi has given the pod, card by card; empty if it has given nothing, or nothing that can be read."""
+    text = pod.metadata.annotation(ALLOCATED)
+    return _parse(text) if text else ()
+
+
+@lru_cache(maxsize=65_536)
+def _parse(text: str) -> tuple[Share, ...]:
+    found = []
+    for part in text.replace(";", ":").split(":"):
+        fields = part.split(",")
+        if len(fields) < 4:  # noqa: PLR2004 - uuid, type, memory, cores
+            continue
+        try:
+            found.append(Share(fields[0], int(fields[2]), int(fields[3])))
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one container asks of each of its `cards` cards; `memory_mib` None means a percentage of the memory."""
+
+    cards: int
+    memory_mib: int | None
+    percentage: int
+    cores: int
+
+    @property
+    def whole_cards(self) -> bool:
+        """Whether it asks for all memory of its cards, so that nobody else finds room there."""
+        return self.memory_mib is None and self.percentage == _WHOLE
+
+    def memory_of(self, card: Card) -> int:
+        return card.devmem * self.percentage // _WHOLE if self.memory_mib is None else self.memory_mib
+
+
+def is_asked(spec: PodSpec) -> bool:
+    """Whether any container asks for a part of a card rather than, or beside, a number of cards."""
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        for side in _sides(container):
+            if not PARTS.isdisjoint(side):
+                return True
+    return False
+
+
+def _sides(container: Container) -> tuple[Mapping[str, str | int], ...]:
+    if container.resources is None:
+        return ()
+    return tuple(side for side in (container.resources.limits, container.resources.requests) if side)
+
+
+def wish(container: Container) -> Wish | None:
+    """What the container asks for; None if it asks for no card.
+
+    Memory or cores alone mean one card, and no memory at all means all of it. Raises QuantityError.
+    """
+    cards = _asked(container, DEFAULT_RESOURCE)
+    memory, percentage, cores = (_asked(container, name) for name in (MEMORY, PERCENTAGE, CORES))
+    if not cards:
+        if cards is not None or not (memory or percentage or cores):
+            return None
+        cards = 1
+    if not memory:
+        memory, percentage = None, percentage or _WHOLE
+    return Wish(cards, memory, percentage or 0, cores or 0)
+
+
+def _asked(container: Container, name: str) -> int | None:
+    return next((count(side[name]) for side in _sides(container) if name in side), None)
+
+
+@dataclass(slots=True)
+class Use:
+    """What is taken of one card: how many shares, how much memory, how many percent of its processors."""
+
+    slots: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+
+    def add(self, memory_mib: int, cores: int, sign: int = 1) -> None:
+        self.slots += sign
+        self.memory_mib += sign * memory_mib
+        self.cores += sign * cores
+
+
+_UNUSED: Final = Use()
+
+
+def fits(card: Card, used: Use, wanted: Wish) -> bool:
+    """HAMi's rule for one card: a free share, memory and cores; a whole card only if nobody is on it."""
+    if used.slots >= card.count:
+        return False
+    if card.devmem - used.memory_mib < wanted.memory_of(card) or card.devcore - used.cores < wanted.cores:
+        return False
+    if card.devcore == _WHOLE and wanted.cores == _WHOLE and used.slots > 0:
+        return False
+    return not (card.devcore and used.cores == card.devcore and wanted.cores == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the containers of a pod ask for: those that run together, and those before them, one at a time."""
+
+    together: tuple[Wish, ...]
+    before: tuple[Wish, ...]
+
+    @property
+    def whole_cards_only(self) -> bool:
+        return all(one.whole_cards for one in (*self.together, *self.before))
+
+    @property
+    def cards(self) -> int:
+        """Cards the pod takes part of, at most."""
+        return max(sum(one.cards for one in self.together), max((one.cards for one in self.before), default=0))
+
+    def fit_on(self, cards: tuple[Card, ...], used: Mapping[str, Use]) -> bool:
+        """Whether all containers find their cards among these."""
+        return _all_fit(cards, used, self.together) and all(_all_fit(cards, used, (one,)) for one in self.before)
+
+
+def wishes(spec: PodSpec) -> Wishes:
+    """What a pod asks of HAMi, container by container; sidecars run with the containers. Raises QuantityError."""
+    together = [wish(one) for one in spec.containers or ()]
+    before: list[Wish | None] = []
+    for one in spec.init_containers or ():
+        (together if one.restart_policy == "Always" else before).append(wish(one))
+    return Wishes(tuple(one for one in together if one), tuple(one for one in before if one))
+
+
+def _all_fit(cards: tuple[Card, ...], used: Mapping[str, Use], wanted: tuple[Wish, ...]) -> bool:
+    if len(wanted) == 1:
+        return sum(fits(card, used.get(card.id, _UNUSED), wanted[0]) for card in cards) >= wanted[0].cards
+    now = {card.id: _copy(used.get(card.id, _UNUSED)) for card in cards}
+    for one in wanted:
+        # The fullest card that has room first, as packing does: what is left serves larger wishes.
+        fitting = [card for card in cards if fits(card, now[card.id], one)]
+        fitting.sort(key=lambda card: -now[card.id].slots)
+        if len(fitting) < one.cards:
+            return False
+        for card in fitting[: one.cards]:
+            now[card.id].add(one.memory_of(card), one.cores)
+    return True
+
+
+def _copy(use: Use) -> Use:
+    return Use(use.slots, use.memory_mib, use.cores)

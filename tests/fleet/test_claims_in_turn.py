@@ -1,0 +1,198 @@
+"""Claims one after another, in whole lives and on random fleets: who gets what, and who delays whom."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet import lifecycle
+from fleet.planning import Choice, choose
+from fleet.reasons import Reason
+from fleet.resources import ClaimStatus, Phase, Policy, WholeNodeClaim
+from fleet.view import View
+from tests.fleet.builders import agreement, claim, members, node, ref, view
+from tests.fleet.scenes import EVICT, gang, small
+from tests.fleet.simulation import Simulation
+from tests.fleet.test_backfill import MARGIN, NOW, RACK, ends, run, statuses
+
+
+def two_gangs(younger: float | None) -> Simulation:
+    """n2 is busy until 300 s; from 1 s on `old` wants both nodes, from 2 s on `new` wants one for so many seconds."""
+    scene = Simulation().add(node("n1"), node("n2"), small(1, "n2", notes=run(300)))
+    scene.later(300, lambda: scene.end("team-v.n2-0"))
+    scene.later(1, lambda: scene.add(gang(2, "old", created=1, notes=EVICT)))
+    if younger is not None:
+        scene.later(2, lambda: scene.add(gang(1, "new", created=2, notes={**EVICT, **run(younger)})))
+    return scene
+
+
+def test_g08_the_older_gang_starts_when_it_would_have_started_alone() -> None:
+    scene = two_gangs(100)
+    scene.run(60)
+    assert scene.where("new") == ["n1"]
+    scene.later(120, lambda: scene.end("team-b.new-0"))
+    scene.run(310, until=lambda: len(scene.where("old")) == 2)
+    alone = two_gangs(None)
+    alone.run(310, until=lambda: len(alone.where("old")) == 2)
+    assert scene.where("old") == ["n1", "n2"]
+    assert abs(scene.seconds - alone.seconds) < 0.5
+
+
+def test_g08_a_run_that_is_too_long_waits_for_the_older_gang() -> None:
+    scene = two_gangs(290)
+    scene.run(310, until=lambda: len(scene.where("old")) == 2)
+    assert scene.where("old") == ["n1", "n2"]
+    assert scene.where("new") == []
+
+
+def test_one_that_does_not_start_in_time_gives_the_node_back() -> None:
+    scene = two_gangs(200)
+    with patch.object(scene, "_schedule"):  # kube-scheduler is gone
+        scene.run(3)
+        new = next(one for one in scene.claims.values() if one.spec.gang and one.spec.gang.name == "new")
+        scene.run(2 + MARGIN - 1)
+        assert scene.claims[new.metadata.uid].status.node_names == "n1"
+        scene.run(2 + MARGIN + 2)
+    given_back = scene.claims[new.metadata.uid].status
+    assert (given_back.phase, given_back.reason, given_back.nodes) == (Phase.BLOCKED, Reason.OLDER_CLAIM, ())
+    assert scene.marked() == []
+
+
+def test_nodes_that_no_older_claim_waits_for_are_not_given_back() -> None:
+    scene = Simulation().add(node("n1"), gang(1, "new", notes={**EVICT, **run(200)}))
+    scene.run(1).add(gang(1, "younger", created=1))
+    with patch.object(scene, "_schedule"):
+        scene.run(3 * MARGIN)
+    assert scene.marked() == ["n1"]
+    assert all(Phase.BLOCKED not in {at_.phase for at_ in one.status.phases} for one in scene.claims.values())
+
+
+# Random fleets
+
+
+fleets = st.lists(
+    st.tuples(
+        st.sampled_from(["free", "free", "agreed", "refused", "ends", "ends", "cordoned"]),
+        st.sampled_from(["a", "b"]),  # the node's rack
+        st.integers(1, 5),  # hundreds of seconds from now, when it ends or since when it runs
+    ),
+    min_size=1,
+    max_size=7,
+)
+requests = st.lists(
+    st.tuples(
+        st.integers(1, 4),  # nodes
+        st.sampled_from([Policy.WAIT, Policy.WAIT_THEN_EVICT]),
+        st.sampled_from([None, "0s", "100s", "200s", "340s"]),  # expected run
+        st.sampled_from([None, None, RACK]),
+        st.sampled_from(["0s", "1200s", "1400s"]),  # patience
+    ),
+    min_size=1,
+    max_size=5,
+)
+Shape = list[tuple[str, str, int]]
+Wishes = list[tuple[int, Policy, str | None, str | None, str]]
+
+
+def cluster(shape: Shape, wishes: Wishes) -> list[Any]:
+    made: list[Any] = [agreement()]
+    for index, (state, rack, hundreds) in enumerate(shape):
+        name = f"n{index}"
+        made.append(node(name, labels={RACK: rack}, cordoned=state == "cordoned"))
+        if state == "ends":
+            made.extend(ends(100 * hundreds, name, ns="team-w"))
+        elif state in {"agreed", "refused"}:
+            made.extend(small(1, name, ns="team-v" if state == "agreed" else "team-w", started=100 * hundreds))
+    for index, (count, policy, length, key, patience) in enumerate(wishes):
+        made.extend(members(count, gang=f"g{index}"))
+        made.append(
+            claim(
+                f"c{index}",
+                nodes=count,
+                gang=ref(f"g{index}"),
+                policy=policy,
+                run=length,
+                topology=key,
+                patience=patience,
+                created=index,
+            )
+        )
+    return made
+
+
+def one_pass(objects: Iterable[Any]) -> tuple[dict[str, ClaimStatus], dict[str, Choice]]:
+    """The statuses after a pass, and what each claim that looked for nodes was answered."""
+    choices: dict[str, Choice] = {}
+
+    def spy(seen: View, one: WholeNodeClaim, *rest: Any) -> Choice:
+        choices[one.metadata.name] = choose(seen, one, *rest)
+        return choices[one.metadata.name]
+
+    with patch.object(lifecycle, "choose", spy):
+        return statuses(view(objects)), choices
+
+
+def after(objects: list[Any], found: dict[str, ClaimStatus]) -> list[Any]:
+    return [
+        msgspec.structs.replace(one, status=found[one.metadata.name]) if isinstance(one, WholeNodeClaim) else one
+        for one in objects
+    ]
+
+
+@given(fleets, requests)
+def test_no_two_claims_choose_the_same_node_and_all_get_all_or_none(shape: Shape, wishes: Wishes) -> None:
+    found, _ = one_pass(cluster(shape, wishes))
+    taken = [held.name for one in found.values() for held in one.nodes]
+    assert len(taken) == len(set(taken)) <= sum(state != "cordoned" for state, _, _ in shape)
+    for index, (count, _, _, key, _) in enumerate(wishes):
+        nodes = [held.name for held in found[f"c{index}"].nodes]
+        assert len(nodes) in {0, count}
+        if key:
+            assert len({shape[int(name[1:])][1] for name in nodes}) <= 1
+
+
+@given(fleets, requests, requests)
+def test_no_older_claim_is_expected_to_start_later_for_younger_ones(
+    shape: Shape, older: Wishes, younger: Wishes
+) -> None:
+    """The older claims come to rest, the younger ones come and take what they may, the older ones look again."""
+    objects = cluster(shape, [*older, *younger])
+    late = {f"c{index}" for index in range(len(older), len(older) + len(younger))}
+    rest = [one for one in objects if not (isinstance(one, WholeNodeClaim) and one.metadata.name in late)]
+    before: dict[str, Choice] = {}
+    for _ in range(len(older) + 2):
+        found, before = one_pass(rest)
+        rest = after(rest, found)
+    joined = [*rest, *(one for one in objects if isinstance(one, WholeNodeClaim) and one.metadata.name in late)]
+    for _ in range(2):
+        found, now = one_pass(joined)
+        joined = after(joined, found)
+    for name, choice in before.items():
+        start, later = choice.start_at, now[name].start_at
+        assert start is None or (later is not None and later <= start)
+
+
+@given(fleets, requests)
+def test_whoever_goes_ahead_is_done_when_the_older_could_start(shape: Shape, wishes: Wishes) -> None:
+    """Of all nodes a younger claim takes, those an older one waits for are back by then: worked out from outside."""
+    found, choices = one_pass(cluster(shape, wishes))
+    for older in range(len(wishes)):
+        for younger in range(older + 1, len(wishes)):
+            lent = {one.name for one in found[f"c{younger}"].nodes} & set(choices[f"c{older}"].wanted)
+            if lent:
+                length, start = wishes[younger][2], choices[f"c{older}"].start_at
+                assert length is not None
+                assert start is not None
+                assert (start - NOW).total_seconds() >= MARGIN + int(length[:-1])
+
+
+@given(fleets, requests, st.randoms(use_true_random=False))
+def test_a_pass_does_not_depend_on_the_order_of_anything(shape: Shape, wishes: Wishes, chance: random.Random) -> None:
+    objects = cluster(shape, wishes)
+    first = one_pass(objects)
+    chance.shuffle(objects)
+    assert one_pass(objects) == first
