@@ -1,25 +1,12 @@
-"""`make bench`: how long a whole-node job waits, ours and kube-scheduler's own preemption, in one run.
-
-No test asserts a time; the figures go to `build/bench.json` with what they were measured on.
-"""
+"""How long whole-node jobs wait, in bursts on a busy fleet: ours, and kube-scheduler's own preemption, in one run."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import json
-import os
-import platform
 import statistics
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 from kwok.admin import Admin
-from kwok.catalogue import KUBERNETES
 from kwok.controlplane import ControlPlane
-from kwok.errors import LabError
 from kwok.landings import Report, follow
 from kwok.product import Product
 from kwok.race import Arrivals, Race, flood, prepare
@@ -91,46 +78,15 @@ async def preemption(scene: Scene, runs: int) -> dict[str, Any]:
     }
 
 
-async def run(runs: int, seed: int) -> dict[str, Any]:
+async def measure(runs: int, seed: int) -> dict[str, Any]:
     """Every arm, one after the other on the same machine."""
     scene = Scene(seed=seed)
-    began = time.time()
-    arms = {
+    return {
+        "fleet": f"{scene.nodes} nodes x {scene.cards} cards, {scene.busy_cards} busy",
+        "grace_s": scene.grace_seconds,
+        "seed": seed,
+        "runs": runs,
         "wholenode": await ours(scene, runs, flooded=False),
         "wholenode_under_flood": await ours(scene, runs, flooded=True),
         "kube_scheduler_preemption": await preemption(scene, runs),
     }
-    return {
-        "main_job": {
-            "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
-            "kubernetes": KUBERNETES,
-            "fleet": f"{scene.nodes} nodes x {scene.cards} cards, {scene.busy_cards} busy",
-            "grace_s": scene.grace_seconds,
-            "seed": seed,
-            "runs": runs,
-            "took_s": round(time.time() - began, 1),
-            **arms,
-        }
-    }
-
-
-def main() -> int:
-    """Exit code 0, or 1 if the lab failed (one line says why)."""
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="bursts of five jobs in each arm")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    try:
-        found = asyncio.run(run(options.runs, options.seed))
-    except (LabError, TimeoutError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=2))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
