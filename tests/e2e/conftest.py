@@ -12,9 +12,8 @@ from kwok.landings import PodWatch, follow
 from kwok.product import Product
 
 
-@pytest.fixture
-def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A control plane of the test's own: it has the whole fleet to itself, and kube-scheduler asks our extender."""
+def running_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane for a fixture of any scope; its logs stay, and are named, if a test fails meanwhile."""
     plane = ControlPlane(keep_logs=bool(request.config.getoption("--keep-logs")))
     plane.start()
     failures = request.session.testsfailed
@@ -25,6 +24,12 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         reporter = request.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_line(f"\ncontrol plane logs: {plane.logs}")
+
+
+@pytest.fixture
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane of the test's own: it has the whole fleet to itself, and kube-scheduler asks our extender."""
+    yield from running_plane(request)
 
 
 @pytest.fixture
