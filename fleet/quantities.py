@@ -6,7 +6,9 @@ from functools import lru_cache
 
 from fleet.errors import QuantityError
 
-_PATTERN = re.compile(r"([+-]?[0-9]{1,40}(?:\.[0-9]{0,40})?|[+-]?\.[0-9]{1,40})(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?")
+_PATTERN = re.compile(
+    r"([+-]?[0-9]{1,40}(?:\.[0-9]{0,40})?|[+-]?\.[0-9]{1,40})(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?"
+)
 _SUFFIXES = {
     "": Decimal(1),
     "n": Decimal("1e-9"),
