@@ -24,6 +24,7 @@ from extender.verbs import Desk, Verbs
 
 _KEEP_ALIVE_SECONDS: Final = 120
 """Longer than the 90 s for which kube-scheduler keeps an idle connection, so that we never close first."""
+_SWITCH_SECONDS: Final = 0.0005
 _COMMON: Final[dict[str, Any]] = {
     "access_log": False,
     "log_config": None,
@@ -123,6 +124,8 @@ def main() -> int:
 
 
 def _run(settings: Settings) -> None:
+    # Explanations are worked out in threads; a question of the scheduler is not to wait long for its turn.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(settings))
 

@@ -92,4 +92,5 @@ def _add_probes(app: FastAPI, state: State, metrics: Metrics, desk: Desk) -> Non
 
     @app.get("/metrics")
     async def show_metrics() -> Response:
+        await metrics.waiting.refresh()
         return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

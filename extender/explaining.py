@@ -130,10 +130,11 @@ def add_explaining(app: FastAPI, explainer: Explainer) -> None:
 
 
 class WaitingPods(Collector):
-    """A gauge of waiting GPU pods by kind and reason, worked out when Prometheus asks."""
+    """A gauge of waiting GPU pods by kind and reason, as of the last `refresh`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[str, Pod] = {}
         for pod in state.pods.store.values():
             self._changed(None, pod)
@@ -148,24 +149,33 @@ class WaitingPods(Collector):
         else:
             self._waiting[new.metadata.uid] = new
 
+    async def refresh(self) -> Counter[tuple[str, str]]:
+        """Count anew, in a thread: thousands of waiting pods would keep the scheduler's questions waiting."""
+        if self._state.not_ready() is not None:
+            self._counts = Counter()
+            return self._counts
+        waiting = dict(self._waiting)
+        ground = Ground(_view(self._state, waiting), self._state.tally, gangs_known=False)
+        self._counts = await asyncio.to_thread(_count, ground, waiting)
+        return self._counts
+
     def collect(self) -> Iterator[GaugeMetricFamily]:
         found = GaugeMetricFamily(
             "wholenode_waiting_pods_by_reason", "GPU pods that wait, or failed to start.", labels=["kind", "reason"]
         )
-        if self._state.not_ready() is None:
-            for (kind, reason), number in sorted(self.counts().items()):
-                found.add_metric([kind, reason], number)
+        for (kind, reason), number in sorted(self._counts.items()):
+            found.add_metric([kind, reason], number)
         yield found
 
-    def counts(self) -> Counter[tuple[str, str]]:
-        """How many pods wait, by kind and reason; both words are of short, fixed lists."""
-        ground = Ground(_view(self._state, self._waiting), self._state.tally, gangs_known=False)
-        now = datetime.now(UTC)
-        found: Counter[tuple[str, str]] = Counter()
-        for pod in self._waiting.values():
-            if ground.view.classify(pod).request_class is RequestClass.NONE:
-                continue
-            kind, reason = kind_and_reason(ground, pod, now)
-            if kind.waits:
-                found[str(kind), reason] += 1
-        return found
+
+def _count(ground: Ground, pods: dict[str, Pod]) -> Counter[tuple[str, str]]:
+    """How many pods wait, by kind and reason; both words are of short, fixed lists."""
+    now = datetime.now(UTC)
+    found: Counter[tuple[str, str]] = Counter()
+    for pod in pods.values():
+        if ground.view.classify(pod).request_class is RequestClass.NONE:
+            continue
+        kind, reason = kind_and_reason(ground, pod, now)
+        if kind.waits:
+            found[str(kind), reason] += 1
+    return found

@@ -95,7 +95,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._service = _Service()
         self.registry.register(_Fleet(state))
-        self.registry.register(WaitingPods(state))
+        self.waiting = WaitingPods(state)
+        self.registry.register(self.waiting)
         self.registry.register(self._service)
 
     def decided(self, placement: Placement) -> None:

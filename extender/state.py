@@ -9,19 +9,19 @@ from typing import Any
 from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
+from fleet.board import Board
 from fleet.devices import CLAIMS_PATH, users
 from fleet.fitness import closed, usable_cards, whole
 from fleet.hami import cards_of
 from fleet.objects import Node, Pod, ResourceClaim
-from fleet.placement import Board
 from fleet.pools import Membership
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.tally import Tally
 
 _SILENT_SECONDS = 140.0
-_BOARD_SECONDS = 30.0
-"""The board is made anew at least so often: agreements expire by themselves."""
+_AGREEMENTS_SECONDS = 30.0
+"""Agreements are read at least so often: they expire by themselves."""
 
 
 def asks_for_devices(pod: Pod) -> bool:
@@ -60,14 +60,15 @@ class State:
             self.device_claims,
         )
         self.tally = Tally()
-        self._board: Board | None = None
-        self._made_at = 0.0
         self._device_claims: dict[tuple[str, str], ResourceClaim] = {}
         self.classifier = Classifier.of((), self._device_claims)
+        self._board = Board(self.classifier)
+        self._claims_changed = self._agreements_changed = True
+        self._agreed_at = 0.0
         self.nodes.listeners.append(self._node_changed)
         self.pools.listeners.append(self._pool_changed)
         self.device_claims.listeners.append(self._device_claim_changed)
-        self.agreements.listeners.append(lambda _old, _new: self._stale())
+        self.agreements.listeners.append(self._agreement_changed)
         self.claims.listeners.append(self._claim_changed)
         self.pods.listeners.append(self._pod_changed)
 
@@ -89,18 +90,14 @@ class State:
         return None
 
     def board(self) -> Board:
-        """The board as of now; made anew only if something it goes by has changed."""
+        """The board as of now. Nodes are on it as they change; claims and agreements are read anew when they have."""
         now = time.monotonic()
-        if self._board is None or now - self._made_at > _BOARD_SECONDS:
-            self._board = Board.of(
-                self.classifier,
-                self.nodes.store.values(),
-                self.claims.store.values(),
-                self.agreements.store.values(),
-                datetime.now(UTC),
-            )
-            self._made_at = now
-            self.tally.rank(self._board.ranks)
+        if self._claims_changed:
+            self._board.set_claims(self.claims.store.values())
+            self._claims_changed = False
+        if self._agreements_changed or now - self._agreed_at > _AGREEMENTS_SECONDS:
+            self._board.set_agreements(self.agreements.store.values(), datetime.now(UTC))
+            self._agreements_changed, self._agreed_at = False, now
         return self._board
 
     def free(self) -> dict[str, tuple[int, int]]:
@@ -128,28 +125,33 @@ class State:
                     found[str(request.request_class)] += 1
         return found
 
-    def _stale(self) -> None:
-        self._board = None
-
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         """Heartbeats change conditions only, which placement does not go by; nor does it by most annotations."""
-        if old is None or new is None or _placed_by(old) != _placed_by(new):
-            self._stale()
+        if new is None:
+            if old is not None:
+                self._board.drop(old.metadata.name)
+                self.tally.rank(old.metadata.name, None)
+        elif old is None or _placed_by(old) != _placed_by(new):
+            self._board.put(new)
+            self.tally.rank(new.metadata.name, self._board.ranks[new.metadata.name])
 
     def _claim_changed(self, old: WholeNodeClaim | None, new: WholeNodeClaim | None) -> None:
         if old is None or new is None or old.status.phase is not new.status.phase or old.spec != new.spec:
-            self._stale()
+            self._claims_changed = True
+
+    def _agreement_changed(self, _old: DrainAgreement | None, _new: DrainAgreement | None) -> None:
+        self._agreements_changed = True
 
     def _pool_changed(self, old: GPUPool | None, new: GPUPool | None) -> None:
+        """Every node may be in another pool now, and every pod of another class."""
         if old is not None and new is not None and old.spec == new.spec:
             return
-        self._reclassify()
-
-    def _reclassify(self) -> None:
-        """What pods ask for has changed: count all of them anew."""
-        self._stale()
         self.classifier = Classifier.of(self.pools.store.values(), self._device_claims)
+        self._board = Board(self.classifier)
         self.tally = Tally((pod, self.classifier.classify(pod)) for pod in self.pods.store.values())
+        for node in self.nodes.store.values():
+            self._node_changed(None, node)
+        self._claims_changed = self._agreements_changed = True
 
     def _device_claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Its pods are counted anew; the order in which pods and claims arrive says nothing."""

@@ -1,157 +1,26 @@
-"""Which nodes the extender lets a pod have, and why not: per node when something changes, per pod when asked.
+"""Which nodes the extender lets a pod have, and why not.
 
 Nothing is booked here and nothing is written: newer schedulers ask hypothetically.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import IntEnum, StrEnum
-from functools import cached_property
 from itertools import compress
 
 from fleet import hami
-from fleet.agreements import consenting_namespaces
+from fleet.board import Board, Rank, Refused, Seat
 from fleet.cards import refused_before
 from fleet.gangs import candidate_refs
-from fleet.marks import ENDED, labelled_for, tainted_for
-from fleet.objects import Node, Pod
-from fleet.pools import Membership
+from fleet.objects import Pod
 from fleet.requests import Classifier, Request, RequestClass
-from fleet.resources import Accepts, DrainAgreement, GangRef, Overflow, WholeNodeClaim
 from fleet.tally import NodeUse, Tally
 
 _MAX_SCORE = 10
 _LENT_MAX_SCORE = 2
 """The 7 steps above it tell all fillings of a node of 8 cards apart."""
 
-
-class Refused(StrEnum):
-    """Reasons shown in FailedScheduling: few and constant, for a text that changes wakes the pod again."""
-
-    NOT_READY = "wholenode: the extender has not seen the whole cluster yet"
-    NODE_UNKNOWN = "wholenode: node not seen yet"
-    POOL_CONFLICT = "wholenode: node is in several pools"
-    HELD = "wholenode: node is held for a whole-node gang"
-    WHOLE_NODE_POOL = "wholenode: node is kept for whole-node gangs"
-    NO_AGREEMENT = "wholenode: idle whole nodes are lent only to namespaces with a DrainAgreement"
-    WAITING = "wholenode: the gang's claim holds no proved empty node yet"
-    OTHERS_NODE = "wholenode: node is not the one vacated for this gang"
-    IMPOSSIBLE = "wholenode: no node of any pool has so many cards"
-    EMPTIER = "wholenode: a fuller node has room for the pod"
-
-
 _FOR_NOW = frozenset({Refused.NOT_READY, Refused.NODE_UNKNOWN, Refused.HELD, Refused.WAITING, Refused.EMPTIER})
 """Refusals that end by themselves; of the pod's nominated node they must not make it choose new victims."""
-
-
-_TOUCHED_BITS = 16
-
-
-class Rank(IntEnum):
-    """How gladly a node is given to a small pod: nodes lent by a WholeNode pool are the last."""
-
-    LENT = 0
-    NO_POOL = 1
-    POOL = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One node, as far as placement goes: `small` is why small pods may not have it, `lent` that it needs consent.
-
-    `shares`: the cards HAMi may share out there; None where it does not.
-    """
-
-    small: Refused | None = None
-    lent: bool = False
-    open_to: str | None = None
-    cards: int = 0
-    rank: Rank = Rank.POOL
-    shares: tuple[hami.Card, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Board:
-    """What placement goes by: made anew when nodes, pools, claims or agreements change, not when pods do."""
-
-    classifier: Classifier
-    seats: Mapping[str, Seat]
-    claims_of: Mapping[tuple[str, GangRef], tuple[str, ...]]
-    """UIDs of the claims that still act, by namespace and gang."""
-    consenting: frozenset[str]
-    open_claims: frozenset[str]
-
-    @classmethod
-    def of(
-        cls,
-        classifier: Classifier,
-        nodes: Iterable[Node],
-        claims: Iterable[WholeNodeClaim],
-        agreements: Iterable[DrainAgreement],
-        now: datetime,
-    ) -> "Board":
-        nodes = tuple(nodes)
-        membership = Membership.of(classifier.pools, nodes)
-        seats = {node.metadata.name: _seat(node, membership) for node in nodes}
-        claims_of: dict[tuple[str, GangRef], tuple[str, ...]] = {}
-        for claim in claims:
-            if claim.spec.gang is not None and claim.status.phase not in ENDED:
-                key = (claim.metadata.namespace, claim.spec.gang)
-                claims_of[key] = (*claims_of.get(key, ()), claim.metadata.uid)
-        opened = frozenset(seat.open_to for seat in seats.values() if seat.open_to)
-        return cls(classifier, seats, claims_of, consenting_namespaces(agreements, now), opened)
-
-    @cached_property
-    def _small(self) -> Mapping[str, Refused | None]:
-        return {name: seat.small for name, seat in self.seats.items()}
-
-    @cached_property
-    def _small_without_consent(self) -> Mapping[str, Refused | None]:
-        return {name: Refused.NO_AGREEMENT if seat.lent else seat.small for name, seat in self.seats.items()}
-
-    def small_verdicts(self, namespace: str) -> Mapping[str, Refused | None]:
-        """For each node why small pods of the namespace may not have it, or None."""
-        return self._small if namespace in self.consenting else self._small_without_consent
-
-    @cached_property
-    def opened(self) -> Mapping[str, str]:
-        """The claim UID each open node is open to."""
-        return {name: seat.open_to for name, seat in self.seats.items() if seat.open_to}
-
-    @cached_property
-    def whole_exceptions(self) -> Mapping[str, Refused]:
-        """Nodes whose refusal has another reason, for every whole-node pod."""
-        return {name: seat.small for name, seat in self.seats.items() if seat.small is Refused.POOL_CONFLICT}
-
-    @cached_property
-    def ranks(self) -> Mapping[str, int]:
-        """Each node's rank, moved left to leave room for the number of its cards in use."""
-        return {name: seat.rank << _TOUCHED_BITS for name, seat in self.seats.items()}
-
-    @cached_property
-    def shared_out(self) -> bool:
-        """Whether HAMi shares out cards of any node: then it has the last word on pods with cards."""
-        return any(seat.shares is not None for seat in self.seats.values())
-
-
-def _seat(node: Node, membership: Membership) -> Seat:
-    name = node.metadata.name
-    opened = labelled_for(node)
-    pool = membership.pool_of(name)
-    cards = pool.spec.cards_per_node if pool else 0
-    shares = hami.cards_of(node)
-    if membership.conflicting(name):
-        return Seat(Refused.POOL_CONFLICT, shares=shares)
-    if opened is not None or tainted_for(node) is not None:
-        return Seat(Refused.HELD, open_to=opened, cards=cards, shares=shares)
-    if pool is None:
-        return Seat(rank=Rank.NO_POOL, shares=shares)
-    if pool.spec.accepts is Accepts.SMALL:
-        return Seat(cards=cards, shares=shares)
-    if pool.spec.overflow is Overflow.RECLAIMABLE:
-        return Seat(lent=True, cards=cards, rank=Rank.LENT, shares=shares)
-    return Seat(Refused.WHOLE_NODE_POOL, cards=cards, shares=shares)
 
 
 @dataclass(slots=True)
@@ -174,9 +43,9 @@ def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
 def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placement:
     """As `judge`, but of the nodes a small pod may have only the best: the fullest that has room.
 
-    `tally` must have been given the board's ranks. kube-scheduler sends only nodes on which the pod fits, so what is
-    left is never worse than no place. Only where HAMi shares out cards the room is worked out here; a pod that was
-    refused before gets every node it may have, for HAMi may know better.
+    The nodes must be ranked in `tally` as on the board. kube-scheduler sends only nodes on which the pod fits, so
+    what is left is never worse than no place. Only where HAMi shares out cards the room is worked out here; a pod that
+    was refused before gets every node it may have, for HAMi may know better.
     """
     request = board.classifier.classify(pod)
     placement = _judge(pod, names, board, request)
@@ -216,13 +85,13 @@ def _whole(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Only nodes whose label is the UID of a live claim of this very gang."""
     namespace = pod.metadata.namespace
     mine = {uid for ref in candidate_refs(pod) for uid in board.claims_of.get((namespace, ref), ())}
-    otherwise = Refused.OTHERS_NODE if mine & board.open_claims else Refused.WAITING
     opened = board.opened
+    otherwise = Refused.WAITING if mine.isdisjoint(opened.values()) else Refused.OTHERS_NODE
     passed = [name for name in names if opened.get(name) in mine] if mine else []
     refused = dict.fromkeys(names, otherwise)
     for name in passed:
         refused.pop(name, None)
-    refused.update((name, why) for name, why in board.whole_exceptions.items() if name in refused)
+    refused.update((name, why) for name, why in board.conflicts.items() if name in refused)
     unknown = [name for name in names if name not in board.seats]
     refused.update(dict.fromkeys(unknown, Refused.NODE_UNKNOWN))
     return Placement(passed, refused)
@@ -230,7 +99,7 @@ def _whole(pod: Pod, names: Sequence[str], board: Board) -> Placement:
 
 def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Small pools and nodes of no pool; idle whole nodes for those who agreed to give them back; never a held node."""
-    verdicts = board.small_verdicts(pod.metadata.namespace)
+    verdicts = board.small if pod.metadata.namespace in board.consenting else board.small_without_consent
     unknown = Refused.NODE_UNKNOWN
     passed = [name for name in names if verdicts.get(name, unknown) is None]
     if len(passed) == len(names):

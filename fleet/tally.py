@@ -1,6 +1,6 @@
 """Cards in use on each node, kept as pods come and go: one change costs the same however large the fleet is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fleet import hami
@@ -54,7 +54,7 @@ class Tally:
         self._nodes: dict[str, NodeUse] = {}
         self.touched: dict[str, int] = {}
         """Cards in use, by node; nodes without any are left out. Not to be changed by the caller."""
-        self._ranks: Mapping[str, int] = {}
+        self._ranks: dict[str, int] = {}
         self.order: dict[str, int] = {}
         """Each ranked node's rank plus its cards in use: the larger, the sooner it is filled up."""
         for pod, request in pods:
@@ -93,10 +93,14 @@ class Tally:
         if node in self._ranks:
             self.order[node] = self._ranks[node] + touched
 
-    def rank(self, ranks: Mapping[str, int]) -> None:
-        """Order these nodes by rank, and within a rank by cards in use; ranks must lie further apart than cards."""
-        self._ranks = ranks
-        self.order = {name: rank + self.touched.get(name, 0) for name, rank in ranks.items()}
+    def rank(self, node: str, rank: int | None) -> None:
+        """Give the node a place in `order`, or take it out; ranks must lie further apart than cards."""
+        if rank is None:
+            self._ranks.pop(node, None)
+            self.order.pop(node, None)
+        else:
+            self._ranks[node] = rank
+            self.order[node] = rank + self.touched.get(node, 0)
 
     def on(self, node_name: str) -> NodeUse:
         """What is taken on the node; not to be changed by the caller."""

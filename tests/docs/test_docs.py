@@ -24,8 +24,8 @@ from extender.metrics import Metrics as ExtenderMetrics
 from extender.settings import Settings as ExtenderSettings
 from extender.state import State
 from fleet import names
+from fleet.board import Refused
 from fleet.fitness import Obstacle
-from fleet.placement import Refused
 from fleet.reasons import Reason
 from fleet.resources import AgreementSpec, ClaimSpec, ClaimStatus, Phase, PoolSpec, PoolStatus
 from kwok import stages

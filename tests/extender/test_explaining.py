@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from fastapi import FastAPI
-from prometheus_client import generate_latest
 
 from cluster import facts
 from cluster.errors import Forbidden, NotFound, Unavailable
@@ -220,18 +219,18 @@ async def test_both_applications_serve_the_route() -> None:
 # The gauge
 
 
-def counts(rig: Rig) -> dict[tuple[str, str], int]:
-    return dict(WaitingPods(rig.state).counts())
+async def counts(rig: Rig) -> dict[tuple[str, str], int]:
+    return dict(await WaitingPods(rig.state).refresh())
 
 
-def test_waiting_pods_are_counted_by_kind_and_reason() -> None:
+async def test_waiting_pods_are_counted_by_kind_and_reason() -> None:
     refused = pod("p0", 4)
     status = msgspec.structs.replace(refused.status, conditions=(Condition("PodScheduled", "False", "Unschedulable"),))
     pods = [msgspec.structs.replace(refused, status=status), *[pod(f"p{index}", 4) for index in (1, 2)], pod("huge", 9)]
     busy = [pod("busy", 6, on="n1"), pod("cpu", 0), pod("gated", gates=["x/y"])]
     own = claim(reason=str(Reason.GANG_INCOMPLETE), message="1 of 2 pods of the gang exist")
     rig = Rig(SMALL, pool(), node("n1", "small"), node("n2"), *pods, *busy, *members(1, size=2), own)
-    assert counts(rig) == {
+    assert await counts(rig) == {
         ("NoPlace", Wait.NOT_LENT): 1,
         ("NotAttempted", Wait.NOT_LENT): 2,
         ("NotAttempted", Wait.NEVER): 1,
@@ -240,27 +239,27 @@ def test_waiting_pods_are_counted_by_kind_and_reason() -> None:
     }
 
 
-def test_the_gauge_follows_pods_as_they_come_and_go() -> None:
+async def test_the_gauge_follows_pods_as_they_come_and_go() -> None:
     rig = Rig(SMALL, node("n1", "small"))
     gauge = WaitingPods(rig.state)
     one = pod("p", 9)
     rig.put(one)
-    assert dict(gauge.counts()) == {("NotAttempted", Wait.NEVER): 1}
+    assert dict(await gauge.refresh()) == {("NotAttempted", Wait.NEVER): 1}
     rig.put(pod("p", 9, on="n1"))
-    assert dict(gauge.counts()) == {}
+    assert dict(await gauge.refresh()) == {}
     assert gauge._waiting == {}, "pods that run cost a scrape nothing"
     rig.remove(one)
     failed = pod("p", 1, on="n1", phase="Failed")
     status = msgspec.structs.replace(failed.status, reason="OutOfnvidia.com/gpu")
     rig.put(msgspec.structs.replace(failed, status=status))
-    assert dict(gauge.counts()) == {("StartFailed", Wait.KUBELET): 1}
+    assert dict(await gauge.refresh()) == {("StartFailed", Wait.KUBELET): 1}
     rig.remove(one)
-    assert dict(gauge.counts()) == {}
+    assert dict(await gauge.refresh()) == {}
 
 
-def test_the_gauge_is_scraped_with_the_others_and_says_nothing_before_the_caches_are_filled() -> None:
+async def test_the_gauge_is_scraped_with_the_others_and_says_nothing_before_the_caches_are_filled() -> None:
     rig = Rig(SMALL, node("n1", "small"), pod("p", 9))
     line = 'wholenode_waiting_pods_by_reason{kind="NotAttempted",reason="NeverFits"} 1.0'
-    assert line in generate_latest(rig.metrics.registry).decode()
+    assert line in (await call(rig.app, "GET", "/metrics"))[1].decode()
     cold = Rig(SMALL, node("n1", "small"), pod("p", 9), ready=False)
-    assert "wholenode_waiting_pods_by_reason{" not in generate_latest(cold.metrics.registry).decode()
+    assert "wholenode_waiting_pods_by_reason{" not in (await call(cold.app, "GET", "/metrics"))[1].decode()

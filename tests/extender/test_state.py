@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fleet.board import Refused
 from fleet.objects import Allocation, DeviceResult, DeviceResults, Node, OwnerReference, ResourceClaimStatus
-from fleet.placement import Refused
 from fleet.resources import Accepts
 from tests.extender.asgi import Rig
 from tests.fleet.builders import node, pod, pool
@@ -44,15 +44,15 @@ async def test_a_sick_card_and_a_new_register_are_seen_by_the_next_question() ->
     assert await passed(rig, question) == ["n2"]
 
 
-async def test_heartbeats_and_locks_do_not_make_the_board_anew() -> None:
+async def test_heartbeats_and_locks_do_not_touch_the_board() -> None:
     rig = Rig(SMALL, shared_node("n1"))
-    before = rig.state.board()
+    before = rig.state.board().seats["n1"]
     beating: Node = shared_node("n1")
     notes = {**(beating.metadata.annotations or {}), "hami.io/mutex.lock": "2026-11-29T15:00:00Z,a,b"}
     rig.put(msgspec.structs.replace(beating, metadata=msgspec.structs.replace(beating.metadata, annotations=notes)))
-    assert rig.state.board() is before
+    assert rig.state.board().seats["n1"] is before
     rig.put(shared_node("n1", cordon="n1-0"))
-    assert rig.state.board() is not before
+    assert rig.state.board().seats["n1"] is not before
 
 
 async def test_p07_the_filter_alone_packs_small_pods() -> None:

@@ -21,7 +21,7 @@ from cluster.client import connect
 from extender.metrics import Metrics
 from extender.state import State
 from extender.verbs import Verbs
-from fleet.placement import Refused
+from fleet.board import Refused
 from kwok.admin import Admin
 from kwok.controlplane import APISERVER, ControlPlane
 from kwok.ports import pick

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from fleet.actions import Action, Hold, Timing, WriteStatus
+from fleet.board import Board
 from fleet.lifecycle import decide
 from fleet.marks import HOLDING
 from fleet.names import CLAIM_KEY
-from fleet.placement import Board, judge
+from fleet.placement import judge
 from fleet.planning import choose
 from fleet.reasons import Reason
 from fleet.resources import Phase, WholeNodeClaim

@@ -156,7 +156,8 @@ def test_the_tally_kept_by_changes_is_the_tally_counted_anew(
 ) -> None:
     ranks = {"n1": 100, "n2": 200}
     kept, now = Tally(), {}
-    kept.rank(ranks)
+    for where, rank in ranks.items():
+        kept.rank(where, rank)
     for name, where, cards, shared in history:
         if not where:
             kept.drop(f"team-v.{name}")
@@ -170,7 +171,8 @@ def test_the_tally_kept_by_changes_is_the_tally_counted_anew(
         now[name] = one
         kept.put(one, CLASSES.classify(one))
     anew = Tally((one, CLASSES.classify(one)) for one in now.values())
-    anew.rank(ranks)
+    for where, rank in ranks.items():
+        anew.rank(where, rank)
     assert (kept.touched, kept.order) == (anew.touched, anew.order)
     for where in ("n1", "n2"):
         assert kept.on(where) == anew.on(where)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.board import Board, Refused
 from fleet.hami import cards_of, wishes
 from fleet.objects import Condition, Node, Pod, PodStatus
-from fleet.placement import Board, Refused, judge, prefer
+from fleet.placement import judge, prefer
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import Accepts, DrainAgreement, GPUPool, Overflow, WholeNodeClaim
 from fleet.tally import Tally
@@ -30,7 +31,8 @@ def preferred(one: Pod, *objects: Any) -> list[str]:
     classifier = Classifier.of(of(GPUPool))
     where = Board.of(classifier, of(Node), of(WholeNodeClaim), of(DrainAgreement), T0)
     tally = Tally((each, classifier.classify(each)) for each in of(Pod))
-    tally.rank(where.ranks)
+    for name, rank in where.ranks.items():
+        tally.rank(name, rank)
     names = [each.metadata.name for each in of(Node)]
     placement = prefer(one, names, where, tally)
     allowed = judge(one, names, where)
@@ -118,7 +120,8 @@ def test_e06_the_nominated_node_is_not_lost_to_a_fuller_one() -> None:
     classifier = Classifier.of([SMALL])
     where = Board.of(classifier, nodes, [], [], T0)
     tally = Tally([(busy := pod("p", 1, on="dirty"), classifier.classify(busy))])
-    tally.rank(where.ranks)
+    for name, rank in where.ranks.items():
+        tally.rank(name, rank)
     placement = prefer(one, ["dirty", "idle"], where, tally)
     assert (placement.passed, placement.refused, placement.for_now) == (["dirty"], {}, {"idle": Refused.EMPTIER})
 

@@ -8,11 +8,12 @@ from typing import Any, Self
 
 import msgspec
 
+from fleet.board import Board
 from fleet.cards import cards, finished, seat, terminating, waiting
 from fleet.marks import labelled_for, tainted_for
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Job, Node, Pod
-from fleet.placement import Board, judge
+from fleet.placement import judge
 from fleet.requests import Classifier
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.selectors import node_wanted, tolerates
