@@ -42,7 +42,7 @@ def why(
     import msgspec
 
     from cli.why_text import told
-    from fleet.explanations import Explanation
+    from fleet.why.explanations import Explanation
 
     where, name = _which(pod, namespace)
     if direct and url:
@@ -160,7 +160,7 @@ async def _direct(kubeconfig: str | None, namespace: str, name: str) -> bytes:
     from cluster.client import connect
     from cluster.errors import Forbidden, NotFound
     from cluster.facts import pod_facts, whole_view
-    from fleet.explain import explain
+    from fleet.why.explain import explain
 
     async with connect(kubeconfig) as api:
         try:

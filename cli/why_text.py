@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from fleet.answers import counted
-from fleet.explanations import Explanation, Kind, Stage
 from fleet.times import format_duration
+from fleet.why.answers import counted
+from fleet.why.explanations import Explanation, Kind, Stage
 
 _WIDTH = 80
 _LABEL = 11

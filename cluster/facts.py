@@ -12,7 +12,6 @@ from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.errors import ClusterError, NotFound
 from cluster.listing import Described, ObjectDecoder, list_all
-from fleet.explanations import ContainerState, Event, Told, Workload
 from fleet.gangs import candidate_refs
 from fleet.names import COSCHEDULING_API, GANG, IN_TREE_API, JOBSET_UID, KUEUE_POD_GROUP
 from fleet.objects import (
@@ -28,6 +27,7 @@ from fleet.objects import (
 )
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.view import View
+from fleet.why.explanations import ContainerState, Event, Told, Workload
 
 _ASIDE_SECONDS: Final = 3.0
 """Facts that take longer than this are left out, and said to be."""

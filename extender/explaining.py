@@ -17,12 +17,12 @@ from prometheus_client.registry import Collector
 from cluster.errors import ClusterError, NotFound
 from cluster.facts import PodFacts, pod_facts
 from extender.state import State
-from fleet.explain import explain_on, kind_and_reason
-from fleet.explanations import Explanation, Told
 from fleet.objects import Pod
 from fleet.requests import RequestClass
-from fleet.supply import Ground
 from fleet.view import View
+from fleet.why.explain import explain_on, kind_and_reason
+from fleet.why.explanations import Explanation, Told
+from fleet.why.supply import Ground
 
 _JSON: Final = "application/json"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from cli.main import main
 from cli.why_text import told
-from fleet.explain import explain
-from fleet.explanations import Event, Explanation, Told
 from fleet.names import EXPECTED_RUN
 from fleet.objects import Condition
 from fleet.resources import Accepts
+from fleet.why.explain import explain
+from fleet.why.explanations import Event, Explanation, Told
 from tests.fleet.builders import at, claim, members, node, pod, pool, view
 
 NOW = at(600)

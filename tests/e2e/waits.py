@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from cli.main import main
 from cli.why_text import told
-from fleet.explanations import Explanation
+from fleet.why.explanations import Explanation
 from kwok.admin import Admin, create_all
 from kwok.nodes import is_ready, make_nodes
 from kwok.product import EXTENDER, NAMESPACE, Product

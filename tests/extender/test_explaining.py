@@ -14,10 +14,10 @@ from cluster.errors import Forbidden, NotFound, Unavailable
 from extender import explaining
 from extender.app import probes_app
 from extender.explaining import Explainer, WaitingPods, add_explaining
-from fleet.explanations import Explanation, Kind, Stage, Wait
 from fleet.objects import Condition, Job, Pod
 from fleet.reasons import Reason
 from fleet.resources import Accepts
+from fleet.why.explanations import Explanation, Kind, Stage, Wait
 from tests.extender.asgi import Rig, call
 from tests.fleet.builders import claim, job, members, node, owned, pod, pool
 

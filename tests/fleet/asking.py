@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from fleet.explain import explain
-from fleet.explanations import Explanation, Told
 from fleet.objects import Condition, Pod
 from fleet.planning import choose
 from fleet.resources import Accepts, Overflow, Phase, WholeNodeClaim
 from fleet.statuses import enter
 from fleet.view import View
+from fleet.why.explain import explain
+from fleet.why.explanations import Explanation, Told
 from tests.fleet.builders import at, claim, pool, view
 
 NOW = at(1000)

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from fleet.explain import explain
-from fleet.explanations import ContainerState, Event, Kind, Stage, Told, Wait, Workload
 from fleet.fitness import Obstacle
 from fleet.names import EXPECTED_RUN
 from fleet.objects import Condition, Pod
 from fleet.reasons import Reason
 from fleet.resources import Accepts, Policy
+from fleet.why.explain import explain
+from fleet.why.explanations import ContainerState, Event, Kind, Stage, Told, Wait, Workload
 from tests.fleet.asking import KEPT, NOTHING, NOW, SMALL, conditions, refused, waiting_claim, why
 from tests.fleet.builders import agreement, at, job, members, node, owned, pod, pool, view
 from tests.fleet.scenes import small

@@ -8,16 +8,16 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.explain import explain, explain_on, kind_and_reason
-from fleet.explanations import Explanation, Kind, Result, Stage, Wait
 from fleet.fitness import Obstacle
 from fleet.marks import taint
 from fleet.names import CLAIM_KEY, EXPECTED_RUN, GANG_SIZE, PATIENCE, POLICY
 from fleet.objects import Pod
 from fleet.reasons import Reason
 from fleet.resources import Drain, HeldNode, Overflow, Phase, PhaseTime, Policy
-from fleet.supply import Ground
 from fleet.view import View
+from fleet.why.explain import explain, explain_on, kind_and_reason
+from fleet.why.explanations import Explanation, Kind, Result, Stage, Wait
+from fleet.why.supply import Ground
 from tests.fleet.asking import BIG, NOTHING, NOW, SMALL, refused
 from tests.fleet.builders import T0, agreement, at, claim, members, node, pod, pool, ref, view
 

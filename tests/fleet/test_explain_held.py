@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleet.explanations import Kind, Result, Stage, Wait
 from fleet.marks import taint
 from fleet.names import CLAIM_KEY
 from fleet.reasons import Reason
 from fleet.resources import Drain, HeldNode, Phase, PhaseTime, Policy
+from fleet.why.explanations import Kind, Result, Stage, Wait
 from tests.fleet.asking import BIG, NOW, SMALL, planned, waiting_claim, why
 from tests.fleet.builders import agreement, at, claim, members, node, owned, pod, pool, ref, view
 from tests.fleet.scenes import small

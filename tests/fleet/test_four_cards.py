@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any
 
 from fleet.cards import cards
-from fleet.explain import explain
-from fleet.explanations import Explanation, Stage, Told
 from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE, EXPECTED_RUN, POLICY
 from fleet.objects import Pod
 from fleet.resources import DrainAgreement, Phase, Window
+from fleet.why.explain import explain
+from fleet.why.explanations import Explanation, Stage, Told
 from tests.fleet.builders import agreement, at, node, owned, pod, pool
 from tests.fleet.simulation import Simulation
 

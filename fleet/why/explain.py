@@ -7,18 +7,18 @@ left out.
 from dataclasses import replace
 from datetime import datetime
 
-from fleet.answers import Finding, blocker, counted, ends_at, until
-from fleet.attempts import attempted, scheduled_condition, scheduler_said
 from fleet.cards import gated_by, waiting
-from fleet.explain_gangs import gang_finding
-from fleet.explain_small import small_finding
-from fleet.explanations import BestNode, ClaimFacts, Ends, Explanation, Kind, Stage, Told, Wait
 from fleet.objects import Pod
 from fleet.requests import Request, RequestClass
 from fleet.resources import WholeNodeClaim
-from fleet.starts import placed
-from fleet.supply import Ground, Seat, Supply
 from fleet.view import View
+from fleet.why.answers import Finding, blocker, counted, ends_at, until
+from fleet.why.attempts import attempted, scheduled_condition, scheduler_said
+from fleet.why.explanations import BestNode, ClaimFacts, Ends, Explanation, Kind, Stage, Told, Wait
+from fleet.why.gangs import gang_finding
+from fleet.why.small import small_finding
+from fleet.why.starts import placed
+from fleet.why.supply import Ground, Seat, Supply
 
 _NOTHING_TOLD = Told()
 _SHOWN_BLOCKERS = 20

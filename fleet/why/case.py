@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fleet.cards import created, waiting
-from fleet.explain_small import holders_of
-from fleet.explanations import Holder, Told
 from fleet.gangs import Gang, candidate_refs, gang_key, gang_ref
 from fleet.marks import ENDED, HOLDING
 from fleet.objects import Pod
@@ -13,8 +11,10 @@ from fleet.reasons import Reason
 from fleet.requests import Request
 from fleet.resources import Phase, Policy, WholeNodeClaim
 from fleet.statuses import entered_at
-from fleet.supply import Ground, Supply
 from fleet.view import View, age_key
+from fleet.why.explanations import Holder, Told
+from fleet.why.small import holders_of
+from fleet.why.supply import Ground, Supply
 
 _ACTIVE = HOLDING | {Phase.PLANNED}
 

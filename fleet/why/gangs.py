@@ -2,22 +2,22 @@
 
 from datetime import datetime
 
-from fleet.admission import admitted, foreign_gates
 from fleet.agreements import Consent
-from fleet.answers import Answer, Finding, No, Yes, counted, ends_at, first_no, left_out, listed, only_free
-from fleet.attempts import scheduler_no
 from fleet.candidates import consent
 from fleet.cards import terminating
 from fleet.errors import FleetError
-from fleet.explain_small import holder_text
-from fleet.explanations import Stage, Told, Wait
-from fleet.gang_case import GangCase, gang_case
 from fleet.objects import Pod
 from fleet.reasons import Reason
 from fleet.requests import Request
 from fleet.resources import Phase, Policy, WholeNodeClaim
-from fleet.supply import Ground
 from fleet.times import parse_duration
+from fleet.why.admission import admitted, foreign_gates
+from fleet.why.answers import Answer, Finding, No, Yes, counted, ends_at, first_no, left_out, listed, only_free
+from fleet.why.attempts import scheduler_no
+from fleet.why.case import GangCase, gang_case
+from fleet.why.explanations import Stage, Told, Wait
+from fleet.why.small import holder_text
+from fleet.why.supply import Ground
 
 _SOMEBODYS_WORD = frozenset(
     {

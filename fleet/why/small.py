@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleet.admission import admitted
 from fleet.agreements import consenting_namespaces, problems
-from fleet.answers import Answer, Finding, No, Yes, counted, first_no, left_out, listed, only_free
-from fleet.attempts import scheduler_no
-from fleet.explanations import Holder, Stage, Told, Wait
 from fleet.objects import Pod
 from fleet.requests import Request, RequestClass
-from fleet.supply import Ground, Supply
 from fleet.view import View
+from fleet.why.admission import admitted
+from fleet.why.answers import Answer, Finding, No, Yes, counted, first_no, left_out, listed, only_free
+from fleet.why.attempts import scheduler_no
+from fleet.why.explanations import Holder, Stage, Told, Wait
+from fleet.why.supply import Ground, Supply
 
 
 @dataclass(frozen=True, slots=True)

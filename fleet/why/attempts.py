@@ -1,10 +1,10 @@
 """Whether a scheduler has tried a pod, and what it said: read from the pod's condition and its event."""
 
-from fleet.answers import No
 from fleet.cards import gated_by
-from fleet.explanations import SchedulerSaid, Stage, Told, Wait
 from fleet.names import CLAIM_KEY
 from fleet.objects import Condition, Pod
+from fleet.why.answers import No
+from fleet.why.explanations import SchedulerSaid, Stage, Told, Wait
 
 _TRIED = frozenset({"Unschedulable", "SchedulerError"})
 _DEFAULT_SCHEDULER = "default-scheduler"

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from fleet.cards import terminating
 from fleet.errors import FleetError
-from fleet.explanations import Blocker, Check, Ends, Holder, Result, Stage
 from fleet.names import EXPECTED_RUN
 from fleet.objects import Pod
 from fleet.resources import WholeNodeClaim
-from fleet.supply import Supply
 from fleet.times import parse_duration
+from fleet.why.explanations import Blocker, Check, Ends, Holder, Result, Stage
+from fleet.why.supply import Supply
 
 _SHOWN = 3
 

@@ -1,9 +1,9 @@
 """Pods that have their place: running, starting, or failing to start."""
 
-from fleet.answers import No
 from fleet.cards import finished, terminating
-from fleet.explanations import Kind, Told, Wait
 from fleet.objects import Pod
+from fleet.why.answers import No
+from fleet.why.explanations import Kind, Told, Wait
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _NOT_ABOUT_STARTING = frozenset({"Evicted", "DeadlineExceeded", "Preempting", "Terminated", "NodeLost", "Shutdown"})
