@@ -6,12 +6,13 @@ import pytest
 from fleet.fitness import Obstacle
 from fleet.names import EXPECTED_RUN
 from fleet.objects import Condition, Pod
+from fleet.planning import choose
 from fleet.reasons import Reason
 from fleet.resources import Accepts, Policy
 from fleet.why.explain import explain
 from fleet.why.explanations import ContainerState, Event, Kind, Stage, Told, Wait, Workload
 from tests.fleet.asking import KEPT, NOTHING, NOW, SMALL, conditions, refused, waiting_claim, why
-from tests.fleet.builders import agreement, at, job, members, node, owned, pod, pool, view
+from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, pool, view
 from tests.fleet.scenes import small
 
 # Kinds
@@ -187,6 +188,18 @@ def test_a_whole_node_gang_on_a_fragmented_fleet_waits_for_a_whole_node() -> Non
     assert "no node is wholly free" in found.text
     assert found.ends is not None
     assert "WaitThenEvict" in found.ends.how
+
+
+def test_p03_three_nodes_with_one_small_pod_each_are_no_whole_node_and_the_best_has_seven_of_eight_free() -> None:
+    busy = [pod(f"p{index}", on=f"n{index}") for index in range(3)]
+    nodes = [node(f"n{index}") for index in range(3)]
+    found = why(waiting_claim(members(1), nodes, busy, policy=Policy.WAIT))
+    assert (found.kind, found.stage) == (Kind.NOT_ATTEMPTED, Stage.TOPOLOGY)
+    assert found.best_node is not None
+    assert (found.best_node.free, found.numbers["cardsFree"], found.numbers["wholeNodesFree"]) == (7, 21, 0)
+    assert "7 of its 8" in found.text or "7 of 8" in found.text
+    untouched = choose(view(members(1), nodes, busy, node("n3")), claim(), {}, NOW)
+    assert [one.node.metadata.name for one in untouched.taken] == ["n3"]
 
 
 def test_an_agreement_that_applies_later_leaves_it_topology_and_says_from_when() -> None:
