@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 
 from extender.explaining import Explainer, add_explaining
 from extender.metrics import Metrics
-from extender.schema import REQUESTS, RESPONSES, complete
+from extender.schema import EXPLAINED, REQUESTS, RESPONSES, complete
 from extender.state import State
 from extender.verbs import Desk, Verb
 
@@ -33,12 +33,6 @@ def create_app(state: State, metrics: Metrics, desk: Desk) -> FastAPI:
             openapi_extra={"requestBody": REQUESTS[name]},
         )
     _add_probes(app, state, metrics, desk)
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        return app.openapi_schema or complete(plain())
-
-    app.openapi = openapi  # type: ignore[method-assign]
     return app
 
 
@@ -79,7 +73,13 @@ async def _body(request: Request, limit: int) -> bytes | None:
 
 
 def _add_probes(app: FastAPI, state: State, metrics: Metrics, desk: Desk) -> None:
-    add_explaining(app, Explainer(state))
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        return app.openapi_schema or complete(plain())
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    add_explaining(app, Explainer(state), EXPLAINED)
 
     @app.get("/healthz")
     async def healthz() -> Response:

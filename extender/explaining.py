@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, Response
@@ -119,10 +119,10 @@ def _unavailable(text: str) -> Failure:
     return Failure(f"wholenode: {text}", "ServiceUnavailable", 503)
 
 
-def add_explaining(app: FastAPI, explainer: Explainer) -> None:
+def add_explaining(app: FastAPI, explainer: Explainer, responses: dict[int | str, dict[str, Any]]) -> None:
     """Serve the route on an application, the main one or the plain one beside a TLS one."""
 
-    @app.get("/v1/explain/{namespace}/{pod}")
+    @app.get("/v1/explain/{namespace}/{pod}", response_class=Response, responses=responses)
     async def explain_pod(namespace: str, pod: str) -> Response:
         answer = await explainer.answer(namespace, pod)
         status = answer.code if isinstance(answer, Failure) else 200

@@ -4,7 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.explaining import Failure
 from extender.protocol import ExtenderArgs, ExtenderFilterResult, ExtenderPreemptionArgs, HostPriority, PreemptionResult
+from fleet.why.explanations import Explanation
 
 _TYPES: Final[dict[str, tuple[Any, Any]]] = {
     "filter": (ExtenderArgs, ExtenderFilterResult),
@@ -12,7 +14,7 @@ _TYPES: Final[dict[str, tuple[Any, Any]]] = {
     "preempt": (ExtenderPreemptionArgs, PreemptionResult),
 }
 """What each verb is asked and what it answers."""
-_ALL: Final = [one for pair in _TYPES.values() for one in pair]
+_ALL: Final = [*(one for pair in _TYPES.values() for one in pair), Explanation, Failure]
 _SCHEMAS, _COMPONENTS = msgspec.json.schema_components(_ALL, ref_template="#/components/schemas/{name}")
 
 
@@ -37,7 +39,7 @@ _TOO_LARGE: Final = _text("The question is larger than WHOLENODE_MAX_BODY_BYTES.
 _UNREADABLE: Final = _text("The question cannot be read.")
 
 REQUESTS: Final[dict[str, dict[str, Any]]] = {
-    verb: {"required": True, **_json(question)} for verb, question in zip(_TYPES, _SCHEMAS[::2], strict=True)
+    verb: {"required": True, **_json(question)} for verb, question in zip(_TYPES, _SCHEMAS[:-2:2], strict=True)
 }
 """The OpenAPI request body of each verb."""
 RESPONSES: Final[dict[str, dict[int | str, dict[str, Any]]]] = {
@@ -47,9 +49,19 @@ RESPONSES: Final[dict[str, dict[int | str, dict[str, Any]]]] = {
         408: _TOO_SLOW,
         413: _TOO_LARGE,
     }
-    for verb, answer in zip(_TYPES, _SCHEMAS[1::2], strict=True)
+    for verb, answer in zip(_TYPES, _SCHEMAS[1:-2:2], strict=True)
 }
 """The OpenAPI responses of each verb."""
+
+
+_FAILURE: Final = _json(_SCHEMAS[-1])
+EXPLAINED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "Why the pod waits.", **_json(_SCHEMAS[-2])},
+    400: {"description": "Not the names of a namespace and a pod.", **_FAILURE},
+    404: {"description": "There is no such pod.", **_FAILURE},
+    503: {"description": "The extender cannot tell yet.", **_FAILURE},
+}
+"""The OpenAPI responses of an explanation."""
 
 
 def complete(openapi: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from cluster.errors import Forbidden, NotFound, Unavailable
 from extender import explaining
 from extender.app import probes_app
 from extender.explaining import Explainer, WaitingPods, add_explaining
+from extender.schema import EXPLAINED
 from fleet.objects import Condition, Job, Pod
 from fleet.reasons import Reason
 from fleet.resources import Accepts
@@ -57,7 +59,7 @@ def rig_of(*objects: Any, bodies: Mapping[str, Any] | None = None, ready: bool =
     events = {f"/api/v1/namespaces/{one.metadata.namespace}/events": items() for one in pods}
     rig.state.api = FewObjects({**{path_of(one): one for one in pods}, **events, **(bodies or {})})  # type: ignore[assignment]
     app = FastAPI()
-    add_explaining(app, Explainer(rig.state))
+    add_explaining(app, Explainer(rig.state), EXPLAINED)
     return rig, app
 
 
@@ -214,6 +216,17 @@ async def test_both_applications_serve_the_route() -> None:
     rig, _ = rig_of(SMALL, node("n1", "small"), pod("p", 9))
     for app in (rig.app, probes_app(rig.state, rig.metrics, rig.desk)):
         assert (await explained(app, "team-v/p")).reason == Wait.NEVER
+
+
+async def test_the_answer_is_as_the_openapi_document_says() -> None:
+    rig, app = rig_of(SMALL, node("n1", "small"), pod("p", 9), pod("busy", 6, on="n1"), pod("q", 4))
+    document = json.loads((await call(rig.app, "GET", "/openapi.json"))[1])
+    described = document["paths"]["/v1/explain/{namespace}/{pod}"]["get"]["responses"]
+    for name, status in (("team-v/p", 200), ("team-v/q", 200), ("team-v/nobody", 404)):
+        found, body = await call(app, "GET", f"/v1/explain/{name}")
+        assert found == status
+        schema = described[str(status)]["content"]["application/json"]["schema"]
+        jsonschema.validate(json.loads(body), {**schema, "components": document["components"]})
 
 
 # The gauge
