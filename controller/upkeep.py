@@ -1,4 +1,4 @@
-"""Keeps the status of pools and agreements true, and wakes small pods that a change of either may let through."""
+"""Keeps the status of pools and agreements true, and wakes pods that may have a place now though nothing says so."""
 
 import asyncio
 import logging
@@ -12,9 +12,10 @@ from cluster.pods import poke
 from controller.caches import Caches
 from controller.metrics import Metrics
 from fleet.objects import Pod
-from fleet.summaries import agreement_status, pool_status, refused_small_pods
+from fleet.summaries import agreement_status, pool_status
 from fleet.times import format_time
 from fleet.view import View
+from fleet.wakes import refused_in_passing, refused_small_pods
 
 _LOG = logging.getLogger("wholenode.controller")
 _EVERY_SECONDS = 2.0
@@ -70,6 +71,8 @@ class Upkeep:
         self._rules = rules
         if due and self._may_write():
             await self._poke(refused_small_pods(view), now)
+        elif self._may_write():
+            await self._poke(refused_in_passing(view, now), now)
 
     async def _poke(self, pods: Iterable[Pod], now: datetime) -> None:
         for pod in pods:

@@ -9,6 +9,7 @@ from typing import Any
 from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
+from fleet.agreements import next_expiry
 from fleet.board import Board
 from fleet.devices import CLAIMS_PATH, users
 from fleet.fitness import closed, usable_cards, whole
@@ -20,8 +21,6 @@ from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
 from fleet.tally import Tally
 
 _SILENT_SECONDS = 140.0
-_AGREEMENTS_SECONDS = 30.0
-"""Agreements are read at least so often: they expire by themselves."""
 
 
 def asks_for_devices(pod: Pod) -> bool:
@@ -64,7 +63,7 @@ class State:
         self.classifier = Classifier.of((), self._device_claims)
         self._board = Board(self.classifier)
         self._claims_changed = self._agreements_changed = True
-        self._agreed_at = 0.0
+        self._next_expiry: datetime | None = None
         self.nodes.listeners.append(self._node_changed)
         self.pools.listeners.append(self._pool_changed)
         self.device_claims.listeners.append(self._device_claim_changed)
@@ -91,13 +90,14 @@ class State:
 
     def board(self) -> Board:
         """The board as of now. Nodes are on it as they change; claims and agreements are read anew when they have."""
-        now = time.monotonic()
         if self._claims_changed:
             self._board.set_claims(self.claims.store.values())
             self._claims_changed = False
-        if self._agreements_changed or now - self._agreed_at > _AGREEMENTS_SECONDS:
-            self._board.set_agreements(self.agreements.store.values(), datetime.now(UTC))
-            self._agreements_changed, self._agreed_at = False, now
+        now = datetime.now(UTC)
+        if self._agreements_changed or (self._next_expiry is not None and now >= self._next_expiry):
+            self._board.set_agreements(self.agreements.store.values(), now)
+            self._next_expiry = next_expiry(self.agreements.store.values(), now)
+            self._agreements_changed = False
         return self._board
 
     def free(self) -> dict[str, tuple[int, int]]:

@@ -73,6 +73,11 @@ def problems(agreement: DrainAgreement, now: datetime) -> tuple[str, ...]:
     return tuple(found)
 
 
+def next_expiry(agreements: Iterable[DrainAgreement], now: datetime) -> datetime | None:
+    """When the next of them expires by itself; None if none will."""
+    return min((one.spec.expires for one in agreements if one.spec.expires and one.spec.expires > now), default=None)
+
+
 def consenting_namespaces(agreements: Iterable[DrainAgreement], now: datetime) -> frozenset[str]:
     """Namespaces with at least one valid agreement, for whomever: their small pods may use idle whole nodes."""
     return frozenset(one.metadata.namespace for one in agreements if not problems(one, now))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from fleet.hami import booked_node
-from fleet.objects import Container, Pod, PodSpec
+from fleet.objects import Condition, Container, Pod, PodSpec
 from fleet.quantities import amount, count, milli
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
@@ -75,12 +75,15 @@ def waiting(pod: Pod) -> bool:
     return not pod.spec.node_name and not finished(pod) and not terminating(pod)
 
 
+def scheduled(pod: Pod) -> Condition | None:
+    """The condition in which kube-scheduler says what came of its last try; None if it has not tried."""
+    return next((one for one in pod.status.conditions or () if one.type == "PodScheduled"), None)
+
+
 def refused_before(pod: Pod) -> bool:
     """Whether kube-scheduler has tried the pod and found no place for it."""
-    return any(
-        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
-        for one in pod.status.conditions or ()
-    )
+    said = scheduled(pod)
+    return said is not None and said.status == "False" and said.reason == "Unschedulable"
 
 
 Readers = Mapping[str, Callable[[str | int], int]]

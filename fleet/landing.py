@@ -5,16 +5,14 @@ from datetime import datetime, timedelta
 from fleet.actions import Look, Open, Poke, Steer
 from fleet.cards import waiting
 from fleet.draining import stop_strangers
-from fleet.errors import FleetError
 from fleet.marks import labelled_for, steered
-from fleet.names import POKE
 from fleet.objects import Pod
 from fleet.planning import unready
 from fleet.reasons import Reason
 from fleet.resources import Phase, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
-from fleet.times import parse_time
 from fleet.upkeep import Context
+from fleet.wakes import poked_at
 
 
 def open_nodes(context: Context, claim: WholeNodeClaim) -> None:
@@ -95,20 +93,12 @@ def _steer(context: Context, claim: WholeNodeClaim, waits: list[Pod], places: in
 def _poke(context: Context, pod: Pod, since: datetime) -> None:
     """kube-scheduler may have asked an extender whose cache was behind; nothing else would wake the pod again."""
     timing = context.timing
-    last = max(since, _poked_at(pod) or since)
+    last = max(since, poked_at(pod) or since)
     pause: timedelta = min(max(timing.poke_after, (context.now - since) / 4), timing.poke_at_most_every)
     if context.now >= last + pause:
         context.decision.actions.append(Poke(pod, context.now))
     else:
         context.decision.wake(last + pause)
-
-
-def _poked_at(pod: Pod) -> datetime | None:
-    text = pod.metadata.annotation(POKE)
-    try:
-        return parse_time(text) if text else None
-    except FleetError:
-        return None
 
 
 def settle_bound(context: Context, claim: WholeNodeClaim) -> None:

@@ -44,8 +44,8 @@ def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placem
     """As `judge`, but of the nodes a small pod may have only the best: the fullest that has room.
 
     The nodes must be ranked in `tally` as on the board. kube-scheduler sends only nodes on which the pod fits, so
-    what is left is never worse than no place. Only where HAMi shares out cards the room is worked out here; a pod that
-    was refused before gets every node it may have, for HAMi may know better.
+    what is left is never worse than no place. Only where HAMi shares out cards the room is worked out here. A pod that
+    was refused before gets every node it may have but untouched lent ones, for whoever refused it may know better.
     """
     request = board.classifier.classify(pod)
     placement = _judge(pod, names, board, request)
@@ -59,7 +59,7 @@ def _judge(pod: Pod, names: Sequence[str], board: Board, request: Request) -> Pl
         case RequestClass.NONE:
             return Placement(passed=list(names))
         case RequestClass.IMPOSSIBLE:
-            return Placement(refused=dict.fromkeys(names, Refused.IMPOSSIBLE))
+            placement = _impossible(names, board)
         case RequestClass.WHOLE_NODE:
             placement = _whole(pod, names, board)
         case _:
@@ -97,6 +97,16 @@ def _whole(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     return Placement(passed, refused)
 
 
+def _impossible(names: Sequence[str], board: Board) -> Placement:
+    """No pool has nodes with so many cards; a node of no pool may, and the scheduler has looked at that."""
+    seats = board.seats
+    passed = [name for name in names if name in seats and seats[name].rank is Rank.NO_POOL]
+    refused = dict.fromkeys(names, Refused.IMPOSSIBLE)
+    for name in passed:
+        refused.pop(name, None)
+    return Placement(passed, refused)
+
+
 def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Small pools and nodes of no pool; idle whole nodes for those who agreed to give them back; never a held node."""
     verdicts = board.small if pod.metadata.namespace in board.consenting else board.small_without_consent
@@ -109,7 +119,9 @@ def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
 
 
 def _keep_best(pod: Pod, placement: Placement, board: Board, tally: Tally) -> None:
-    if board.shared_out:
+    if refused_before(pod):
+        order = [_coarse(board.seats[name], tally.touched.get(name, 0)) for name in placement.passed]
+    elif board.shared_out:
         order = _room_order(pod, placement.passed, board, tally)
     else:
         order = list(map(tally.order.__getitem__, placement.passed))
@@ -124,23 +136,33 @@ def _keep_best(pod: Pod, placement: Placement, board: Board, tally: Tally) -> No
         _spare_nominated(pod, placement)
 
 
+def _coarse(seat: Seat, touched: int) -> int:
+    """An untouched lent node is the last resort; all else is alike, for somebody may have refused the fullest."""
+    return 0 if seat.lent and not touched else 1
+
+
 _NO_ROOM, _UNTOUCHED_NODE, _UNTOUCHED_CARD, _TOUCHED_CARD = range(4)
+_TIER_BITS = 8
 
 
 def _room_order(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> list[int]:
     """Pool before lent, room on cards in use before an untouched card before an untouched node.
 
-    HAMi picks one node of those left to it, by its own policy. Nodes on which we see no room are kept back only while
-    others have some.
+    HAMi picks one node of those left to it, by its own policy, so its nodes of one tier are alike; among nodes it does
+    not know the fullest is the best, and parts of cards have no room there.
     """
-    if refused_before(pod):
-        return [0] * len(names)
     wanted = hami.wishes(pod.spec)
+    parts = hami.is_asked(pod.spec)
     order = []
     for name in names:
-        seat = board.seats[name]
-        tier = _TOUCHED_CARD if seat.shares is None else _tier(wanted, seat.shares, tally.on(name))
-        order.append(-1 if tier == _NO_ROOM else board.ranks[name] + tier)
+        seat, touched = board.seats[name], tally.touched.get(name, 0)
+        if seat.shares is not None:
+            tier, fullness = _tier(wanted, seat.shares, tally.on(name)), 0
+        elif parts:
+            tier, fullness = _NO_ROOM, 0
+        else:
+            tier, fullness = (_TOUCHED_CARD if touched else _UNTOUCHED_NODE), touched
+        order.append(-1 if tier == _NO_ROOM else board.ranks[name] + (tier << _TIER_BITS) + fullness)
     return order
 
 

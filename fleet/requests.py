@@ -1,7 +1,7 @@
 """What a pod asks of the fleet, and the class of request that follows from the pools: the one place that says so."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -26,7 +26,7 @@ class Request:
     """What a pod asks of the fleet: `cards` of `resource`, and the class that follows from the pools.
 
     `shared`: parts of cards only (HAMi). `devices`: cards it has, or wants, as devices of ResourceClaims; they are
-    among `cards`.
+    among `cards`. `extra`: cards of other GPU resources beside; the class is the strictest of all.
     """
 
     resource: str
@@ -34,9 +34,16 @@ class Request:
     request_class: RequestClass
     shared: bool = False
     devices: tuple[str, ...] = ()
+    extra: int = 0
 
 
 NO_REQUEST = Request("", 0, RequestClass.NONE)
+_STRICTNESS = {
+    RequestClass.NONE: 0,
+    RequestClass.SMALL: 1,
+    RequestClass.WHOLE_NODE: 2,
+    RequestClass.IMPOSSIBLE: 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +79,23 @@ class Classifier:
         if not ids:
             return asked
         resource = asked.resource or DEFAULT_RESOURCE
-        return Request(resource, asked.cards + len(ids), RequestClass.SMALL, asked.shared, ids)
+        return Request(resource, asked.cards + len(ids), RequestClass.SMALL, asked.shared, ids, asked.extra)
 
     def _extended(self, pod: Pod) -> Request:
-        for resource in self.resources:
-            if resource == DEFAULT_RESOURCE and hami.is_asked(pod.spec):
-                asked = hami.wishes(pod.spec)
-                if asked.cards > 0:
-                    shared = not asked.whole_cards_only
-                    return Request(resource, asked.cards, self._class(resource, asked.cards, shared=shared), shared)
-            wanted = cards(pod, resource)
-            if wanted > 0:
-                return Request(resource, wanted, self._class(resource, wanted))
-        return NO_REQUEST
+        found = [one for resource in self.resources if (one := self._of(pod, resource)).cards > 0]
+        if len(found) <= 1:
+            return found[0] if found else NO_REQUEST
+        chosen = max(found, key=lambda one: _STRICTNESS[one.request_class])
+        return replace(chosen, extra=sum(one.cards for one in found) - chosen.cards)
+
+    def _of(self, pod: Pod, resource: str) -> Request:
+        if resource == DEFAULT_RESOURCE and hami.is_asked(pod.spec):
+            asked = hami.wishes(pod.spec)
+            if asked.cards > 0:
+                shared = not asked.whole_cards_only
+                return Request(resource, asked.cards, self._class(resource, asked.cards, shared=shared), shared)
+        wanted = cards(pod, resource)
+        return Request(resource, wanted, self._class(resource, wanted)) if wanted > 0 else NO_REQUEST
 
     def _class(self, resource: str, wanted: int, *, shared: bool = False) -> RequestClass:
         same = [pool for pool in self.pools if pool.spec.resource_name == resource]

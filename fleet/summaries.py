@@ -4,10 +4,7 @@ from collections import Counter
 from datetime import datetime
 
 from fleet.agreements import problems
-from fleet.cards import created, refused_before, waiting
 from fleet.fitness import closed, usable_cards, whole
-from fleet.objects import Pod
-from fleet.requests import RequestClass
 from fleet.resources import (
     Accepts,
     AgreementStatus,
@@ -20,7 +17,6 @@ from fleet.selectors import label_problem
 from fleet.view import View
 
 _SHOWN_NODES = 5
-_WOKEN_PODS = 100
 
 
 def pool_status(view: View, pool: GPUPool, now: datetime) -> PoolStatus:
@@ -102,13 +98,3 @@ def _condition(
     before = next((one for one in old if one.type == type_), None)
     since = before.last_transition_time if before is not None and before.status == status else now
     return ResourceCondition(type_, status, reason, message, since, generation)
-
-
-def refused_small_pods(view: View) -> tuple[Pod, ...]:
-    """Small pods that kube-scheduler tried and found no place for, oldest first, at most 100."""
-    found = [
-        view.pods[uid]
-        for uid, request in view.requests.items()
-        if request.request_class is RequestClass.SMALL and waiting(view.pods[uid]) and refused_before(view.pods[uid])
-    ]
-    return tuple(sorted(found, key=lambda pod: (created(pod), pod.key))[:_WOKEN_PODS])

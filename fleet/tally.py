@@ -67,7 +67,7 @@ class Tally:
         if node is None or request.cards <= 0:
             return
         shares = hami.shares(pod) if pod.metadata.annotations else ()
-        plain = 0 if shares else request.cards - len(request.devices)
+        plain = request.extra + (0 if shares else request.cards - len(request.devices))
         holding = _Holding(node, plain, shares, request.devices)
         self._holdings[pod.metadata.uid] = holding
         use = self._nodes.setdefault(node, NodeUse())

@@ -120,7 +120,8 @@ def upkeep(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
             return _back(context, claim, held, Reason.NODE_GONE, "it was deleted or replaced by a namesake")
         pool = context.view.membership.pool_of(held.name)
         if pool is None or pool.spec.accepts is not Accepts.WHOLE_NODE:
-            return _back(context, claim, held, Reason.NODE_LEFT_POOL, "it is in no pool, or in several")
+            taken = f"pool {pool.metadata.name} is for small pods now" if pool else "it is in no pool, or in several"
+            return _back(context, claim, held, Reason.NODE_LEFT_POOL, taken)
         if held.held_at is not None and not holds(node, claim.metadata.uid):
             return _back(context, claim, held, Reason.TAINT_REMOVED, "somebody took our taint off")
         blocked = obstacle(node, pool, waiting, claim.metadata.uid)

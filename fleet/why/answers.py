@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet.cards import terminating
+from fleet.cards import seat, terminating
 from fleet.errors import FleetError
 from fleet.names import EXPECTED_RUN
 from fleet.objects import Pod
+from fleet.requests import Request
 from fleet.resources import WholeNodeClaim
 from fleet.times import parse_duration
 from fleet.why.explanations import Blocker, Check, Ends, Holder, Result, Stage
@@ -94,7 +95,7 @@ def ends_at(pod: Pod) -> datetime | None:
 
 def blocker(pod: Pod, cards: int) -> Blocker:
     namespace, name = pod.metadata.namespace, pod.metadata.name
-    return Blocker(namespace, name, pod.spec.node_name or "", cards, ends_at(pod), terminating(pod))
+    return Blocker(namespace, name, seat(pod) or "", cards, ends_at(pod), terminating(pod))
 
 
 def clock(moment: datetime) -> str:
@@ -118,11 +119,16 @@ def counted(number: int, one: str, several: str | None = None) -> str:
     return f"{number} {one if number == 1 else several or one + 's'}"
 
 
+def beside(request: Request) -> str:
+    """The cards of other resources that a request wants too: a part of a sentence, or nothing."""
+    return f" and {counted(request.extra, 'card')} of other resources" if request.extra else ""
+
+
 def only_free(supply: Supply) -> str:
     """How few cards are free, for a sentence."""
     number = supply.cards_free
     free = f"only {counted(number, 'is', 'are')}" if number else "none is"
-    return f"{free} free on {counted(len(supply.seats), 'node')} of its pools"
+    return f"{free} free on {counted(len(supply.seats), 'node')} {supply.where}"
 
 
 def left_out(supply: Supply) -> str:

@@ -12,7 +12,7 @@ from fleet.objects import Pod
 from fleet.requests import Request, RequestClass
 from fleet.resources import WholeNodeClaim
 from fleet.view import View
-from fleet.why.answers import Finding, blocker, counted, ends_at, until
+from fleet.why.answers import Finding, blocker, counted, ends_at, listed, until
 from fleet.why.attempts import attempted, scheduled_condition, scheduler_said
 from fleet.why.explanations import BestNode, ClaimFacts, Ends, Explanation, Kind, Stage, Told, Wait
 from fleet.why.gangs import gang_finding
@@ -37,7 +37,7 @@ def explain_on(ground: Ground, pod: Pod, told: Told, now: datetime) -> Explanati
     """As `explain`, over nodes that were looked at before; the view must hold the pod."""
     request = ground.view.classify(pod)
     if request.request_class is RequestClass.NONE:
-        text = "It asks for no GPU cards: wholenode has no say in where it runs."
+        text = "It asks for no GPU cards: wholenode has no say in where it runs." + _uncounted(ground, pod)
         return Explanation(
             namespace=pod.metadata.namespace,
             pod=pod.metadata.name,
@@ -51,9 +51,9 @@ def explain_on(ground: Ground, pod: Pod, told: Told, now: datetime) -> Explanati
         return _placed(pod, request, told, now)
     finding = find(ground, pod, request, told, now)
     best = _best(ground, request, finding)
-    text = finding.no.text + (
-        _best_text(best) if best and best.free < request.cards and finding.stage in _ABOUT_ROOM else ""
-    )
+    text = finding.no.text + _uncounted(ground, pod)
+    if best and best.free < request.cards and finding.stage in _ABOUT_ROOM:
+        text += _best_text(best)
     return Explanation(
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
@@ -120,6 +120,11 @@ def _placed(pod: Pod, request: Request, told: Told, now: datetime) -> Explanatio
     )
 
 
+def _uncounted(ground: Ground, pod: Pod) -> str:
+    classes = ground.view.classifier.ignored_device_classes(pod)
+    return f" Devices of class {listed(classes)} are not counted as cards." if classes else ""
+
+
 def _claim_facts(claim: WholeNodeClaim | None) -> ClaimFacts | None:
     if claim is None:
         return None
@@ -141,7 +146,7 @@ def _best(ground: Ground, request: Request, finding: Finding) -> BestNode | None
     if seat is None or finding.stage not in _ABOUT_NODES or finding.no.reason == Wait.NEVER:
         return None
     pods = ground.view.gpu_pods_on(seat.name)
-    every = [blocker(pod, ground.view.classify(pod).cards) for pod in pods]
+    every = [blocker(pod, ground.cards_of(pod, request.resource)) for pod in pods]
     ends = [one.ends_at for one in every]
     known = [one for one in ends if one is not None]
     free_at = max(known) if known and len(known) == len(ends) else None
@@ -178,7 +183,7 @@ def _enough_at(ground: Ground, request: Request, seat: Seat) -> datetime | None:
     free = seat.free
     ending = [(at, pod) for pod in ground.view.gpu_pods_on(seat.name) if (at := ends_at(pod)) is not None]
     for at, pod in sorted(ending, key=lambda one: one[0]):
-        free += ground.view.classify(pod).cards
+        free += ground.cards_of(pod, request.resource)
         if free >= request.cards:
             return at
     return None

@@ -12,12 +12,12 @@ from fleet.requests import Request
 from fleet.resources import Phase, Policy, WholeNodeClaim
 from fleet.times import parse_duration
 from fleet.why.admission import admitted, foreign_gates
-from fleet.why.answers import Answer, Finding, No, Yes, counted, ends_at, first_no, left_out, listed, only_free
+from fleet.why.answers import Answer, Finding, No, Yes, beside, counted, ends_at, first_no, left_out, listed, only_free
 from fleet.why.attempts import scheduler_no
 from fleet.why.case import GangCase, gang_case
 from fleet.why.explanations import Stage, Told, Wait
 from fleet.why.small import holder_text
-from fleet.why.supply import Ground
+from fleet.why.supply import Ground, serves
 
 _SOMEBODYS_WORD = frozenset(
     {
@@ -82,7 +82,8 @@ def _never(case: GangCase) -> No | None:
             return No(case.reason, f"Its gang can never start as things are: {case.message}.", how)
         return None
     pool = case.claim.spec.pool if case.claim is not None else None
-    reason = Reason.TOO_FEW_NODES if supply.nodes else Reason.NO_POOL
+    pools = (one for one in case.ground.view.pools if pool in {None, one.metadata.name})
+    reason = Reason.TOO_FEW_NODES if any(serves(one, case.request) for one in pools) else Reason.NO_POOL
     where = f"pool {pool} has" if pool else "its pools have"
     text = (
         f"Needs {_nodes(case.wanted + bound)} with {case.request.cards} {case.request.resource} each; {where} "
@@ -132,7 +133,7 @@ def _gang(case: GangCase) -> Answer:
 
 def _wish(case: GangCase) -> str:
     each = " each" if case.wanted > 1 else ""
-    return f"Needs {_nodes(case.wanted)} with {case.request.cards} {case.request.resource}{each}"
+    return f"Needs {_nodes(case.wanted)} with {case.request.cards} {case.request.resource}{each}{beside(case.request)}"
 
 
 def _capacity(case: GangCase) -> Answer:

@@ -8,7 +8,7 @@ from fleet.objects import Pod
 from fleet.requests import Request, RequestClass
 from fleet.view import View
 from fleet.why.admission import admitted
-from fleet.why.answers import Answer, Finding, No, Yes, counted, first_no, left_out, listed, only_free
+from fleet.why.answers import Answer, Finding, No, Yes, beside, counted, first_no, left_out, listed, only_free
 from fleet.why.attempts import scheduler_no
 from fleet.why.explanations import Holder, Stage, Told, Wait
 from fleet.why.supply import Ground, Supply
@@ -26,7 +26,7 @@ class _Case:
 
 def small_finding(ground: Ground, pod: Pod, request: Request, told: Told, now: datetime) -> Finding:
     """The stage at which a waiting pod that takes no whole node stands. Small pods are placed one by one."""
-    case = _Case(ground, pod, request, told, now, ground.supply(pod, request))
+    case = _Case(ground, pod, request, told, now, _supply(ground, pod, request))
     never = _never(case)
     if never is not None:
         stage, no, checks = first_no([(Stage.CAPACITY, lambda: never)], lambda: scheduler_no(pod, told))
@@ -44,12 +44,22 @@ def small_finding(ground: Ground, pod: Pod, request: Request, told: Told, now: d
     return Finding(stage, no, checks, _numbers(case), case.supply, None, holders_of(ground.view, held))
 
 
+def _supply(ground: Ground, pod: Pod, request: Request) -> Supply:
+    """Pools refuse what is larger than their nodes; a node of no pool may have so many cards."""
+    if request.request_class is RequestClass.IMPOSSIBLE:
+        outside = ground.supply(pod, request, outside=True)
+        if outside.largest >= request.cards:
+            return outside
+    return ground.supply(pod, request)
+
+
 def _never(case: _Case) -> No | None:
-    if case.request.request_class is not RequestClass.IMPOSSIBLE and case.supply.largest >= case.request.cards:
+    impossible = case.request.request_class is RequestClass.IMPOSSIBLE and not case.supply.outside
+    if not impossible and case.supply.largest >= case.request.cards:
         return None
     wanted = f"{case.request.cards} {case.request.resource}"
-    if case.request.request_class is RequestClass.IMPOSSIBLE:
-        text = f"Needs {wanted} on one node, and no node of any pool has so many: it can never start."
+    if impossible:
+        text = f"Needs {wanted} on one node, and no node, of a pool or of none, has so many: it can never start."
     elif case.supply.largest:
         text = f"Needs {wanted} on one node, and no node that it may have has more than {case.supply.largest}."
     else:
@@ -61,17 +71,19 @@ def _never(case: _Case) -> No | None:
 def _wish(case: _Case) -> str:
     parts = "parts of " if case.request.shared else ""
     where = " on one node" if case.request.cards > 1 else ""
-    return f"Needs {parts}{case.request.cards} {case.request.resource}{where}"
+    return f"Needs {parts}{case.request.cards} {case.request.resource}{beside(case.request)}{where}"
 
 
 def _capacity(case: _Case) -> Answer:
     supply, wanted = case.supply, case.request.cards
     if not supply.seats:
-        text = f"{_wish(case)}; none of the {counted(supply.nodes, 'node')} of its pools can be used{left_out(supply)}."
+        text = (
+            f"{_wish(case)}; none of the {counted(supply.nodes, 'node')} {supply.where} can be used{left_out(supply)}."
+        )
         return No(Wait.NODES_SHUT, text, "nodes come back, or the pod's node selector and tolerations are corrected")
     if supply.cards_free < wanted and not supply.fitting:
         return No(Wait.NOT_ENOUGH, f"{_wish(case)}; {only_free(supply)}{left_out(supply)}.", "pods in its pools end")
-    return Yes(f"{supply.cards_free} free in its pools, {wanted} needed")
+    return Yes(f"{supply.cards_free} free on nodes {supply.where}, {wanted} needed")
 
 
 def _topology(case: _Case) -> Answer:
@@ -82,7 +94,7 @@ def _topology(case: _Case) -> Answer:
     best = supply.best
     most = best.free if best else 0
     but = "no card has room for it" if most >= wanted else f"no single node has more than {most} free"
-    free = f"{supply.cards_free} are free on {counted(len(supply.seats), 'node')} of its pools"
+    free = f"{supply.cards_free} are free on {counted(len(supply.seats), 'node')} {supply.where}"
     text = f"{_wish(case)}; {free}, but {but}{left_out(supply)}."
     return No(Wait.FRAGMENTED, text, "pods on one of its nodes end")
 

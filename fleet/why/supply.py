@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fleet import hami
+from fleet.cards import cards
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle, ready, usable_cards
 from fleet.marks import ENDED, holders, labelled_for
@@ -50,12 +51,18 @@ class Seat:
 
 @dataclass(frozen=True)
 class Supply:
-    """All nodes of the request's pools: usable ones as seats (by name), the others counted by what rules them out."""
+    """All nodes there are for a request: usable ones as seats (by name), the others counted by what rules them out."""
 
     seats: tuple[Seat, ...]
     shut: Counter[str]
     largest: int
-    """Most cards that any node of its pools has, usable or not."""
+    """Most cards that any of the nodes has, usable or not."""
+    outside: bool = False
+    """Whether these are the nodes of no pool, for a request that no pool has nodes for."""
+
+    @property
+    def where(self) -> str:
+        return "of no pool" if self.outside else "of its pools"
 
     @cached_property
     def nodes(self) -> int:
@@ -122,52 +129,88 @@ class Ground:
         marks = frozenset((*holders(node), *((label,) if label is not None else ())))
         return Stand(node, pools, shut, marks | planned, foreign)
 
-    def supply(self, pod: Pod, request: Request, own_claim: str = "", pool_name: str | None = None) -> Supply:
+    def supply(
+        self, pod: Pod, request: Request, own_claim: str = "", pool_name: str | None = None, *, outside: bool = False
+    ) -> Supply:
         """What there is for the pod; equal askers share the work. `own_claim`: UID whose nodes are not held for others.
 
-        `pool_name` leaves only that pool, as a claim may.
+        `pool_name` leaves only that pool, as a claim may; `outside` leaves only nodes of no pool.
         """
         spec = pod.spec
         shares = _shares(pod) if request.shared else None
         selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
-        key = (request, own_claim, pool_name, selector, spec.affinity, spec.tolerations, shares)
+        beside = self._beside(pod, request)
+        key = (request, own_claim, pool_name, outside, selector, spec.affinity, spec.tolerations, shares, beside)
         if key not in self._supplies:
-            self._supplies[key] = self._supply(pod, request, own_claim, pool_name, shares)
+            within = self._outside() if outside else self._within(request, pool_name)
+            seats, shut, largest = self._seats(pod, request, own_claim, within, shares, beside)
+            self._supplies[key] = Supply(seats, shut, largest, outside)
         return self._supplies[key]
 
-    def _supply(
-        self, pod: Pod, request: Request, own_claim: str, pool_name: str | None, shares: hami.Wishes | None
-    ) -> Supply:
+    def cards_of(self, pod: Pod, resource: str) -> int:
+        """Cards of the node that the pod holds: of that resource, if it has several."""
+        request = self.view.classify(pod)
+        return cards(pod, resource) if request.extra else request.cards
+
+    def _beside(self, pod: Pod, request: Request) -> tuple[tuple[str, int], ...]:
+        """The other card resources that the pod asks for, with how many of each."""
+        if not request.extra:
+            return ()
+        others = (name for name in self.view.classifier.resources if name != request.resource)
+        return tuple((name, wanted) for name in others if (wanted := cards(pod, name)) > 0)
+
+    def _free(self, node: Node, resource: str) -> int:
+        """Untouched cards; on a node with cards of several resources, those of this one."""
+        name, usable = node.metadata.name, usable_cards(node, resource)
+        several = self.view.classifier.resources if len(self.view.classifier.resources) > 1 else ()
+        if any(usable_cards(node, other) for other in several if other != resource):
+            return max(0, usable - sum(cards(pod, resource) for pod in self.view.gpu_pods_on(name)))
+        return max(0, usable - self.tally.touched.get(name, 0))
+
+    def _seats(
+        self,
+        pod: Pod,
+        request: Request,
+        own_claim: str,
+        within: Iterator[tuple[Stand, bool]],
+        shares: hami.Wishes | None,
+        beside: tuple[tuple[str, int], ...],
+    ) -> tuple[tuple[Seat, ...], Counter[str], int]:
         seats: list[Seat] = []
         shut: Counter[str] = Counter()
         largest = 0
         whole = request.request_class is RequestClass.WHOLE_NODE
-        for stand, lent in self._within(request, pool_name):
-            cards = usable_cards(stand.node, request.resource)
+        for stand, lent in within:
+            usable = usable_cards(stand.node, request.resource)
             declared = [one.spec.cards_per_node for one in stand.pools if one.spec.resource_name == request.resource]
-            if cards == 0 and not declared:
+            if usable == 0 and not declared:
                 continue
-            largest = max(largest, cards, *declared)
+            largest = max(largest, usable, *declared)
             obstacle = stand.shut or _refused(stand, pod)
-            if obstacle is None and (cards != request.cards if whole else cards == 0):
+            if obstacle is None and (usable != request.cards if whole else usable == 0):
+                obstacle = Obstacle.MISSING_CARDS
+            if obstacle is None and any(usable_cards(stand.node, other) < wanted for other, wanted in beside):
                 obstacle = Obstacle.MISSING_CARDS
             if obstacle is not None:
                 shut[obstacle] += 1
                 continue
             name = stand.node.metadata.name
-            free = max(0, cards - self.tally.touched.get(name, 0))
-            room = free >= request.cards
+            free = self._free(stand.node, request.resource)
+            room = free >= request.cards and all(self._free(stand.node, other) >= wanted for other, wanted in beside)
             if shares is not None and (registered := hami.cards_of(stand.node)) is not None:
                 room = shares.fit_on(registered, self.tally.on(name).cards)
-            seats.append(Seat(name, cards, free, room, lent, stand.held_for - {own_claim}))
-        return Supply(tuple(seats), shut, largest)
+            seats.append(Seat(name, usable, free, room, lent, stand.held_for - {own_claim}))
+        return tuple(seats), shut, largest
+
+    def _outside(self) -> Iterator[tuple[Stand, bool]]:
+        return ((stand, False) for stand in self.stands if not stand.pools)
 
     def _within(self, request: Request, pool_name: str | None) -> Iterator[tuple[Stand, bool]]:
         """Nodes of the pools that serve the request, and whether they are only lent to it."""
         whole = request.request_class is RequestClass.WHOLE_NODE
         for stand in self.stands:
             if whole:
-                if any(_serves(pool, request) and pool_name in {None, pool.metadata.name} for pool in stand.pools):
+                if any(serves(pool, request) and pool_name in {None, pool.metadata.name} for pool in stand.pools):
                     yield stand, False
             elif not stand.pools or any(pool.spec.accepts is Accepts.SMALL for pool in stand.pools):
                 yield stand, False
@@ -175,7 +218,8 @@ class Ground:
                 yield stand, True
 
 
-def _serves(pool: GPUPool, request: Request) -> bool:
+def serves(pool: GPUPool, request: Request) -> bool:
+    """Whether a node of the pool is just what a whole-node request asks for."""
     spec = pool.spec
     same = spec.resource_name == request.resource and spec.cards_per_node == request.cards
     return spec.accepts is Accepts.WHOLE_NODE and same

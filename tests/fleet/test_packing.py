@@ -108,9 +108,22 @@ def test_a_pod_that_was_refused_before_gets_every_shared_node_for_hami_may_know_
     assert preferred(refused(tenth()), SMALL, *nodes, busy) == ["dirty", "idle"]
 
 
-def test_without_hami_a_pod_that_was_refused_before_is_still_packed() -> None:
-    nodes = [node("dirty", "small"), node("idle", "small")]
-    assert preferred(refused(pod("one")), SMALL, *nodes, pod("p", 1, on="dirty")) == ["dirty"]
+def test_a_pod_that_was_refused_before_gets_all_but_untouched_lent_nodes_for_whoever_refused_may_know_better() -> None:
+    nodes = [node("dirty", "small"), node("idle", "small"), node("lent", "big")]
+    known = [SMALL, LENT, agreement(ns="team-v"), *nodes, pod("p", 1, on="dirty")]
+    assert preferred(pod("one"), *known) == ["dirty"]
+    assert preferred(refused(pod("one")), *known) == ["dirty", "idle"]
+    assert preferred(refused(pod("one")), *known, pod("q", 1, on="lent")) == ["dirty", "idle", "lent"]
+    lent = [LENT, agreement(ns="team-v"), node("b1"), node("b2")]
+    assert preferred(refused(pod("one")), *lent) == ["b1", "b2"]
+    assert preferred(refused(pod("one")), *lent, pod("q", 1, on="b2")) == ["b2"]
+
+
+def test_p07_nodes_hami_does_not_know_are_packed_beside_those_it_shares_out() -> None:
+    nodes = [node("dirty", "small"), node("dirtier", "small"), node("idle", "small"), shared_node("shared")]
+    busy = [pod("p", 1, on="dirty"), pod("q", 2, on="dirtier")]
+    assert preferred(pod("one"), SMALL, *nodes, *busy) == ["dirtier"]
+    assert preferred(tenth(), SMALL, *nodes, *busy) == ["shared"], "no parts of cards where HAMi is not"
 
 
 def test_e06_the_nominated_node_is_not_lost_to_a_fuller_one() -> None:

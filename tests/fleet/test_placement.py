@@ -81,6 +81,15 @@ def test_p06_more_cards_than_any_node_has_is_said_at_once() -> None:
     )
 
 
+def test_what_no_pools_node_has_cards_for_may_still_have_a_node_of_no_pool() -> None:
+    where = board(pool("fours", cards=4), node("f", "fours", cards=4), node("free", ""))
+    assert reasons(pod("eight", 8), ["f", "free", "unknown"], where) == {
+        "f": Refused.IMPOSSIBLE,
+        "free": None,
+        "unknown": Refused.IMPOSSIBLE,
+    }
+
+
 def test_p08_a_node_of_two_pools_takes_nobody_new() -> None:
     both = node("both", "big", labels={"rack": "r1"})
     where = board(BIG, pool("rack", accepts=Accepts.SMALL, labels={"rack": "r1"}), both)

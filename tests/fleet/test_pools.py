@@ -4,7 +4,7 @@ import pytest
 
 from fleet.agreements import consenting_namespaces
 from fleet.names import CLAIM_KEY
-from fleet.objects import Pod, Taint
+from fleet.objects import Container, Pod, Resources, Taint
 from fleet.pools import Membership
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import Accepts
@@ -101,6 +101,18 @@ def test_a_small_pool_offers_no_gang_and_an_empty_one_says_so() -> None:
     empty = pool_status(view(SMALL), SMALL, at(0)).conditions[0]
     assert (empty.status, empty.reason) == ("False", "NoNodes")
     assert "pool=small" in empty.message
+
+
+def test_of_several_gpu_resources_the_strictest_decides_and_all_are_counted() -> None:
+    other = pool("amd", accepts=Accepts.SMALL, resource="amd.com/gpu")
+    both = Container("c", Resources(limits={"nvidia.com/gpu": "8", "amd.com/gpu": "1"}))
+    request = Classifier.of([other, BIG]).classify(pod("p", containers=(both,)))
+    assert (request.resource, request.cards, request.extra) == ("nvidia.com/gpu", 8, 1)
+    assert request.request_class is RequestClass.WHOLE_NODE
+    few = Container("c", Resources(limits={"nvidia.com/gpu": "1", "amd.com/gpu": "9"}))
+    assert Classifier.of([other, BIG]).classify(pod("p", containers=(few,))).request_class is RequestClass.IMPOSSIBLE
+    holder = pod("h", on="n1", containers=(both,))
+    assert view(other, BIG, node("n1"), holder).tally.touched == {"n1": 9}
 
 
 @pytest.mark.parametrize(
