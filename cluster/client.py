@@ -24,7 +24,7 @@ from cluster.pacing import TokenBucket, backoff
 DEFAULT_QPS: Final = 50.0
 DEFAULT_BURST: Final = 100
 INACTIVITY_SECONDS: Final = 70.0
-"""A watch without a line for so long is dead: the server sends a bookmark about once a minute."""
+"""A watch without a line for so long is dead: the reflector asks the server to end it earlier than that."""
 
 _READ_ATTEMPTS: Final = 4
 _READ_BUFFER_BYTES: Final = 2 * 1024 * 1024

@@ -15,14 +15,18 @@ import msgspec
 
 from cluster.client import Api
 from cluster.errors import ClusterError, Expired, Forbidden, NotFound, ServerStatus, Throttled, Unavailable, from_status
-from cluster.listing import Bare, Described, ObjectDecoder, list_all
+from cluster.listing import Described, ObjectDecoder, list_all
 from cluster.pacing import backoff, between
 from fleet.objects import Metadata
 
 T = TypeVar("T", bound=Described)
 Listener = Callable[[T | None, T | None], None]
 
-_WATCH_SECONDS: Final = (240, 300)
+_WATCH_SECONDS: Final = (40, 50)
+"""How long the server is asked to keep a watch: its end is the one sign of life that a quiet kind is sure to give.
+
+Bookmarks come only when the server knows of a newer version, and it must be less than the client's inactivity limit.
+"""
 _BASE_SECONDS: Final = 0.2
 _CAP_SECONDS: Final = 5.0
 _RELIST_AFTER_FAILURES: Final = 5
@@ -36,8 +40,18 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
+class _Place(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Bookmark(msgspec.Struct):
+    """How far the watch has come; an object of the kind without name or content."""
+
+    metadata: _Place
+
+
 _EVENT_DECODER = msgspec.json.Decoder(_Event)
-_BARE_DECODER = msgspec.json.Decoder(Bare)
+_BOOKMARK_DECODER = msgspec.json.Decoder(_Bookmark)
 _STATUS_DECODER = msgspec.json.Decoder(ServerStatus)
 
 
@@ -65,7 +79,7 @@ class Reflector(Generic[T]):
         self.store: dict[str, T] = {}
         self.synced = asyncio.Event()
         self.last_event_at = time.monotonic()
-        """Monotonic time of the last sign of life: a list, an event or a bookmark."""
+        """Monotonic time of the last sign of life: a list, an event, a bookmark, or a watch that the server ended."""
         self.listeners: list[Listener[T]] = []
         self._api = api
         self._decoder = ObjectDecoder(type_)
@@ -100,6 +114,8 @@ class Reflector(Generic[T]):
                     relist = False
                 started = time.monotonic()
                 await self._watch()
+                self._failures = 0
+                self.last_event_at = time.monotonic()
                 if time.monotonic() - started < _SHORT_WATCH_SECONDS:
                     await asyncio.sleep(backoff(1, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS))
             except Forbidden:
@@ -164,7 +180,7 @@ class Reflector(Generic[T]):
             status = _STATUS_DECODER.decode(event.object)
             raise from_status(status.code or 500, status, what=f"watch {self.path}")
         if event.type == "BOOKMARK":
-            self._reached = max(self._reached, _version(_BARE_DECODER.decode(event.object).metadata))
+            self._reached = max(self._reached, int(_BOOKMARK_DECODER.decode(event.object).metadata.resource_version))
             return
         metadata, item = self._decoder.decode(event.object)
         version = _version(metadata)

@@ -87,7 +87,10 @@ class ScriptedApi:
             self._send(self._history[-1][1])
 
     def bookmark(self) -> None:
-        self._send(_line("BOOKMARK", {"metadata": {"name": "", "resourceVersion": str(self.version)}}))
+        place = {"resourceVersion": str(self.version), "creationTimestamp": None}
+        self._send(
+            _line("BOOKMARK", {"kind": "Pod", "apiVersion": "v1", "metadata": place, "spec": {"containers": None}})
+        )
 
     def _send(self, what: bytes | Exception | None) -> None:
         for watcher in self._watchers:
