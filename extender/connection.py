@@ -41,9 +41,9 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._verb: Verb | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._body: bytes | bytearray = b""
         self._head_size = 0
+        self._ended = False
         self._receiving = False
         self._refused = False
         self._last = False
@@ -58,9 +58,10 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._stop_clock()
         self._verb = None
-        self._parts = []
+        self._body = b""
 
     def data_received(self, data: bytes) -> None:
+        self._ended = False
         super().data_received(data)
         if not self._receiving:
             if self._deadline is not None:
@@ -68,7 +69,7 @@ class Connection(HttpToolsProtocol):
         elif not self.transport.is_closing():
             if self._deadline is None:
                 self._deadline = self.loop.call_later(self.desk.read_seconds, self._too_slow)
-            if self._head_size >= 0:
+            if self._head_size >= 0 and not self._ended:
                 self._head_size += len(data)
                 if self._head_size > _MAX_HEAD_BYTES:
                     self._refuse(_HEAD_TOO_LARGE, f"a request's head may have {_MAX_HEAD_BYTES} bytes")
@@ -78,6 +79,7 @@ class Connection(HttpToolsProtocol):
         self._receiving = True
         self._refused = False
         self._head_size = 0
+        self._stop_clock()
 
     def on_headers_complete(self) -> None:
         self._head_size = -1
@@ -86,8 +88,7 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
             return
         self._verb = verb
-        self._parts = []
-        self._size = 0
+        self._body = b""
         for name, value in self.headers:
             if name == b"content-length" and int(value) > self.desk.max_body_bytes:
                 self._refuse_body()
@@ -96,21 +97,24 @@ class Connection(HttpToolsProtocol):
         if self._verb is None:
             super().on_body(body)
         elif not self._refused:
-            self._size += len(body)
-            if self._size > self.desk.max_body_bytes:
+            if len(self._body) + len(body) > self.desk.max_body_bytes:
                 self._refuse_body()
+            elif self._body:
+                self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
+                self._body += body
             else:
-                self._parts.append(body)
+                self._body = body
 
     def on_message_complete(self) -> None:
         self._receiving = False
+        self._ended = True  # what else is in the packet is not all the next one's head
         verb, self._verb = self._verb, None
         if verb is None:
             super().on_message_complete()
             return
         if not self._refused and not self.transport.is_closing():
-            parts, self._parts = self._parts, []
-            self._answer(*verb(parts[0] if len(parts) == 1 else b"".join(parts)))
+            body, self._body = self._body, b""
+            self._answer(*verb(bytes(body)))
         self._wait_for_next()
 
     def on_response_complete(self) -> None:
@@ -177,11 +181,14 @@ class Connection(HttpToolsProtocol):
     def _refuse_body(self) -> None:
         """The rest is read and dropped, so that the client gets to read the answer."""
         self._refused = True
-        self._parts = []
+        self._body = b""
         self._answer(_TOO_LARGE, f"a request may have {self.desk.max_body_bytes} bytes".encode())
 
     def _too_slow(self) -> None:
         self._deadline = None
+        if self._refused:
+            self.transport.close()  # it has its answer
+            return
         self._refuse(_TIMEOUT, f"a request may take {self.desk.read_seconds:g} s to arrive")
 
     def _stop_clock(self) -> None:

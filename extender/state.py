@@ -12,13 +12,13 @@ from cluster.reflector import Reflector
 from fleet.agreements import next_expiry
 from fleet.board import Board
 from fleet.devices import CLAIMS_PATH, users
-from fleet.fitness import closed, usable_cards, whole
+from fleet.fitness import closed, whole
 from fleet.hami import cards_of
 from fleet.objects import Node, Pod, ResourceClaim
 from fleet.pools import Membership
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
-from fleet.tally import Tally
+from fleet.tally import Tally, free_cards
 
 _SILENT_SECONDS = 140.0
 
@@ -109,10 +109,10 @@ class State:
             pool = membership.pool_of(node.metadata.name)
             if pool is None or closed(node):
                 continue
-            touched = self.tally.touched.get(node.metadata.name, 0)
+            use = self.tally.on(node.metadata.name)
             cards, wholes = found[pool.metadata.name]
-            cards += max(0, usable_cards(node, pool.spec.resource_name) - touched)
-            found[pool.metadata.name] = (cards, wholes + (touched == 0 and whole(node, pool)))
+            cards += free_cards(node, pool.spec.resource_name, use)
+            found[pool.metadata.name] = (cards, wholes + (use.touched == 0 and whole(node, pool)))
         return found
 
     def waiting(self) -> dict[str, int]:

@@ -33,7 +33,7 @@ class Files:
         return tuple(path.read_bytes() for path in (self.certificate, self.key, self.client_ca) if path is not None)
 
     def load(self) -> "Loaded":
-        """A context made of the files. Raises OSError (ssl.SSLError among it) or ValueError when they are not right."""
+        """A context made of the files. Raises OSError, ValueError or the certificate reader's own errors."""
         contents = self.read()
         certificate = x509.load_pem_x509_certificate(contents[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -78,7 +78,7 @@ class RotatingContext(ssl.SSLContext):
         context = cls(ssl.PROTOCOL_TLS_SERVER)
         try:
             context._loaded = files.load()
-        except (OSError, ValueError) as error:
+        except Exception as error:
             raise StartError(f"the TLS files cannot be used: {error}") from error
         context._files = files
         context._metrics = metrics
@@ -103,7 +103,7 @@ class RotatingContext(ssl.SSLContext):
                 self._trouble = None
                 return
             self._loaded = self._files.load()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever is wrong with the files, it must not end the service
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 self._metrics.certificate(None)

@@ -8,7 +8,9 @@ from typing import Final
 
 from fleet import hami
 from fleet.agreements import consenting_namespaces
+from fleet.fitness import usable_cards
 from fleet.marks import ENDED, labelled_for, tainted_for
+from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Node
 from fleet.pools import Membership
 from fleet.requests import Classifier
@@ -45,7 +47,7 @@ class Rank(IntEnum):
 class Seat:
     """One node, as far as placement goes: `small` is why small pods may not have it, `lent` that it needs consent.
 
-    `shares`: the cards HAMi may share out there; None where it does not.
+    `shares`: the cards HAMi may share out there; None where it does not, and there are `plain` ones, if any.
     """
 
     small: Refused | None = None
@@ -54,6 +56,7 @@ class Seat:
     cards: int = 0
     rank: Rank = Rank.POOL
     shares: tuple[hami.Card, ...] | None = None
+    plain: int = 0
 
 
 class Board:
@@ -136,14 +139,15 @@ def _seat(node: Node, membership: Membership) -> Seat:
     pool = membership.pool_of(name)
     cards = pool.spec.cards_per_node if pool else 0
     shares = hami.cards_of(node)
+    plain = usable_cards(node, DEFAULT_RESOURCE) if shares is None else 0
     if membership.conflicting(name):
-        return Seat(Refused.POOL_CONFLICT, shares=shares)
+        return Seat(Refused.POOL_CONFLICT, shares=shares, plain=plain)
     if opened is not None or tainted_for(node) is not None:
-        return Seat(Refused.HELD, open_to=opened, cards=cards, shares=shares)
+        return Seat(Refused.HELD, open_to=opened, cards=cards, shares=shares, plain=plain)
     if pool is None:
-        return Seat(rank=Rank.NO_POOL, shares=shares)
+        return Seat(rank=Rank.NO_POOL, shares=shares, plain=plain)
     if pool.spec.accepts is Accepts.SMALL:
-        return Seat(cards=cards, shares=shares)
+        return Seat(cards=cards, shares=shares, plain=plain)
     if pool.spec.overflow is Overflow.RECLAIMABLE:
-        return Seat(lent=True, cards=cards, rank=Rank.LENT, shares=shares)
-    return Seat(Refused.WHOLE_NODE_POOL, cards=cards, shares=shares)
+        return Seat(lent=True, cards=cards, rank=Rank.LENT, shares=shares, plain=plain)
+    return Seat(Refused.WHOLE_NODE_POOL, cards=cards, shares=shares, plain=plain)

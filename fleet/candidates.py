@@ -98,7 +98,8 @@ def candidates(
     `ahead` are the nodes that other claims wait for or hold. `longest_grace`: a pod that may take longer to end is
     not worth stopping, the drain would be over before.
     """
-    vacated = being_vacated(view, reserved)
+    # An older claim may stop what runs on the nodes it waits for: that is not there to make up for a younger's victims.
+    vacated = being_vacated(view, reserved) | {pod.metadata.uid for one in ahead.kept for pod in view.gpu_pods_on(one)}
     names = {pool.metadata.name for pool in pools}
     members = view.takers(gang)
     for name in sorted(view.nodes):

@@ -184,8 +184,11 @@ class _Sizes:
                 size = _largest(pod.metadata.annotation(LWS_SIZE) for pod in pods)
                 unsized = f"no pod has the annotation {LWS_SIZE}"
             case "Gang":
-                texts = (pod.metadata.annotation(one) for pod in pods for one in (GANG_SIZE, KUEUE_POD_GROUP_TOTAL))
-                size, unsized = self._less_ended(_largest(texts), key, pods), ""
+                said = [pod.metadata.annotation(one) for pod in pods for one in (GANG_SIZE, KUEUE_POD_GROUP_TOTAL)]
+                size, unsized = self._less_ended(_largest(said), key, pods), ""
+                if not size and any(said):
+                    # Taken for not said, a part of the gang would start without the rest.
+                    unsized = f"its size must be a number from 1 to {_MAX_SIZE}, not {next(filter(None, said))[:40]!r}"
             case _:
                 size, unsized = 1, ""
         return (size, "") if size else (len(pods), unsized)

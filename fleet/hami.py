@@ -190,8 +190,10 @@ class Wishes:
 
     @property
     def cards(self) -> int:
-        """Cards the pod takes part of, at most."""
-        return max(sum(one.cards for one in self.together), max((one.cards for one in self.before), default=0))
+        """Cards the pod needs at the least: containers may have parts of the same cards, but not of whole ones."""
+        whole = sum(one.cards for one in self.together if one.whole_cards)
+        parts = max((one.cards for one in self.together if not one.whole_cards), default=0)
+        return max(whole + parts, max((one.cards for one in self.before), default=0))
 
     def fit_on(self, cards: tuple[Card, ...], used: Mapping[str, Use]) -> bool:
         """Whether all containers find their cards among these."""

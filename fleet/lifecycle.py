@@ -123,7 +123,8 @@ def _over(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
             deadline = created + parse_duration(claim.spec.deadline)
         except FleetError:
             return None
-        landing = claim.status.phase is Phase.LANDING and bool(bound) and len(bound) == len(takers)
+        # Part of a gang that is bound must not be left alone: the landing has a time limit of its own.
+        landing = claim.status.phase is Phase.LANDING and len(bound) > len(elsewhere)
         if now >= deadline and not landing:
             text = f"not bound within {format_duration(deadline - created)}; last: {claim.status.message}"
             return enter(claim, Phase.FAILED, Reason.DEADLINE, text, now, nodes=())

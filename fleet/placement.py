@@ -11,6 +11,7 @@ from fleet import hami
 from fleet.board import Board, Rank, Refused, Seat
 from fleet.cards import refused_before
 from fleet.gangs import candidate_refs
+from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Pod
 from fleet.requests import Classifier, Request, RequestClass
 from fleet.tally import NodeUse, Tally
@@ -50,7 +51,7 @@ def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placem
     request = board.classifier.classify(pod)
     placement = _judge(pod, names, board, request)
     if request.request_class is RequestClass.SMALL and len(placement.passed) > 1:
-        _keep_best(pod, placement, board, tally)
+        _keep_best(pod, request, placement, board, tally)
     return placement
 
 
@@ -118,11 +119,11 @@ def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     return Placement(passed, refused)
 
 
-def _keep_best(pod: Pod, placement: Placement, board: Board, tally: Tally) -> None:
+def _keep_best(pod: Pod, request: Request, placement: Placement, board: Board, tally: Tally) -> None:
     if refused_before(pod):
         order = [_coarse(board.seats[name], tally.touched.get(name, 0)) for name in placement.passed]
     elif board.shared_out:
-        order = _room_order(pod, placement.passed, board, tally)
+        order = _room_order(pod, request, placement.passed, board, tally)
     else:
         order = list(map(tally.order.__getitem__, placement.passed))
     best = max(order)
@@ -145,7 +146,7 @@ _NO_ROOM, _UNTOUCHED_NODE, _UNTOUCHED_CARD, _TOUCHED_CARD = range(4)
 _TIER_BITS = 8
 
 
-def _room_order(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> list[int]:
+def _room_order(pod: Pod, request: Request, names: Sequence[str], board: Board, tally: Tally) -> list[int]:
     """Pool before lent, room on cards in use before an untouched card before an untouched node.
 
     HAMi picks one node of those left to it, by its own policy, so its nodes of one tier are alike; among nodes it does
@@ -158,7 +159,8 @@ def _room_order(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> l
         seat, touched = board.seats[name], tally.touched.get(name, 0)
         if seat.shares is not None:
             tier, fullness = _tier(wanted, seat.shares, tally.on(name)), 0
-        elif parts:
+        elif parts or (request.resource == DEFAULT_RESOURCE and seat.plain - touched < request.cards):
+            # HAMi's scheduler does not look at cards: nodes without a register, and without cards, reach us too.
             tier, fullness = _NO_ROOM, 0
         else:
             tier, fullness = (_TOUCHED_CARD if touched else _UNTOUCHED_NODE), touched

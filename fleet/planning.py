@@ -66,6 +66,9 @@ def choose(
     hopeless = _member_too_large(view, gang)
     if hopeless is not None:
         return Choice((), (), Reason.NO_POOL, hopeless)
+    mixed = _mixed_sizes(view, gang)
+    if mixed is not None:
+        return Choice((), (), Reason.NO_POOL, mixed)
     resource, cards = _wish(view, claim, gang)
     pools = serving_pools(view, claim, resource, cards)
     if not pools:
@@ -278,6 +281,17 @@ def _member_too_large(view: View, gang: Gang | None) -> str | None:
 
 def _pin(pod: Pod) -> str | None:
     return (pod.spec.node_selector or {}).get(CLAIM_KEY)
+
+
+def _mixed_sizes(view: View, gang: Gang | None) -> str | None:
+    """Why no nodes are chosen for members that take whole nodes of several kinds."""
+    sizes = sorted(
+        {(one.cards, one.resource) for pod in view.takers(gang) if (one := view.requests.get(pod.metadata.uid))}
+    )
+    if len(sizes) < 2:  # noqa: PLR2004
+        return None
+    named = ", ".join(f"{cards} {resource}" for cards, resource in sizes)
+    return f"its members take whole nodes of different kinds ({named}): give those of each kind a gang of their own"
 
 
 def _wish(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[str, int]:

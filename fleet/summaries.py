@@ -14,6 +14,7 @@ from fleet.resources import (
     ResourceCondition,
 )
 from fleet.selectors import label_problem
+from fleet.tally import free_cards
 from fleet.view import View
 
 _SHOWN_NODES = 5
@@ -29,7 +30,7 @@ def pool_status(view: View, pool: GPUPool, now: datetime) -> PoolStatus:
         if name in conflicts or closed(node):
             continue
         on_node = view.gpu_pods_on(name)
-        cards_free += max(0, usable_cards(node, pool.spec.resource_name) - view.tally.on(name).touched)
+        cards_free += free_cards(node, pool.spec.resource_name, view.tally.on(name))
         wholes += not on_node and whole(node, pool)
     return PoolStatus(
         nodes=len(members),

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from fleet import hami
 from fleet.cards import seat
-from fleet.objects import Pod
+from fleet.fitness import usable_cards
+from fleet.names import DEFAULT_RESOURCE
+from fleet.objects import Node, Pod
 from fleet.requests import Request
 
 
@@ -44,6 +46,14 @@ class NodeUse:
 
 
 _UNTOUCHED = NodeUse()
+
+
+def free_cards(node: Node, resource: str, use: NodeUse) -> int:
+    """Usable cards of the node that nobody holds; one that is broken and held is neither free nor missing twice."""
+    registered = hami.cards_of(node) if resource == DEFAULT_RESOURCE else None
+    if registered is None:
+        return max(0, usable_cards(node, resource) - use.touched)
+    return max(0, sum(card.id not in use.cards for card in registered) - use.plain)
 
 
 class Tally:

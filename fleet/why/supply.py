@@ -15,7 +15,7 @@ from fleet.objects import Node, Pod, Taint
 from fleet.requests import Request, RequestClass
 from fleet.resources import Accepts, GPUPool, Overflow, Phase, Policy
 from fleet.selectors import node_wanted, tolerates
-from fleet.tally import Tally
+from fleet.tally import Tally, free_cards
 from fleet.view import View
 
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
@@ -165,7 +165,7 @@ class Ground:
         several = self.view.classifier.resources if len(self.view.classifier.resources) > 1 else ()
         if any(usable_cards(node, other) for other in several if other != resource):
             return max(0, usable - sum(cards(pod, resource) for pod in self.view.gpu_pods_on(name)))
-        return max(0, usable - self.tally.touched.get(name, 0))
+        return free_cards(node, resource, self.tally.on(name))
 
     def _seats(
         self,

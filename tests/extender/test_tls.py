@@ -285,6 +285,19 @@ async def test_o11_the_end_of_the_certificate_is_a_metric(rig: Rig, mounted: Mou
     assert 'wholenode_certificate_loads_total{result="taken"} 2.0' in text
 
 
+async def test_o14_a_certificate_the_reader_chokes_on_changes_nothing(rig: Rig, mounted: Mounted, pki: Pki) -> None:
+    context = RotatingContext.of(mounted.files, rig.metrics)
+    pair = pki.server(pki.first)
+    der = ssl.PEM_cert_to_DER_cert(pair.certificate.read_text())
+    odd = ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09", 1))
+    mounted.put(odd.encode(), pair.key.read_bytes(), pki.first.ca_file.read_bytes())
+    before = context._loaded
+    context.look()
+    assert context._loaded is before
+    with pytest.raises(StartError, match="cannot be used"):
+        RotatingContext.of(mounted.files, rig.metrics)
+
+
 def test_files_that_are_wrong_at_the_start_are_an_error_for_people(rig: Rig, tmp_path: Path, mounted: Mounted) -> None:
     (tmp_path / "other.key").write_text("no key")
     for files in (

@@ -13,6 +13,7 @@ from fleet.names import (
     CLAIM_KEY,
     DEADLINE,
     GANG,
+    GANG_SIZE,
     JOB_COMPLETION_INDEX,
     KUEUE_POD_GROUP,
     KUEUE_POD_GROUP_TOTAL,
@@ -202,3 +203,10 @@ def test_gates_and_names_do_not_change_who_belongs() -> None:
     gated = members(1, gates=(CLAIM_KEY,))[0]
     assert gang_ref(gated, {}) == ref()
     assert gated.metadata.annotation(GANG) == "train"
+
+
+@pytest.mark.parametrize("text", ["1025", "8.0", "4 ", "four", "-1"])
+def test_a_size_that_cannot_be_read_is_not_taken_for_none(text: str) -> None:
+    one = pod("a", 8, gang="g", notes={GANG_SIZE: text})
+    (found,) = gangs([one], {}).values()
+    assert "its size must be a number" in found.unsized

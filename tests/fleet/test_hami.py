@@ -11,7 +11,7 @@ from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Container, PodSpec
 from fleet.requests import Classifier, Request, RequestClass
 from fleet.resources import Accepts
-from fleet.tally import Tally
+from fleet.tally import Tally, free_cards
 from tests.fleet.builders import container, node, pod, pool, view
 from tests.fleet.shares import CARD_MIB, asking, shared_node, sharing
 
@@ -176,3 +176,16 @@ def test_the_tally_kept_by_changes_is_the_tally_counted_anew(
     assert (kept.touched, kept.order) == (anew.touched, anew.order)
     for where in ("n1", "n2"):
         assert kept.on(where) == anew.on(where)
+
+
+def test_containers_that_have_parts_of_cards_may_have_them_of_the_same_ones() -> None:
+    asked = classified(asking(5, memory=2456, cores=10), asking(5, memory=2456, cores=10))
+    assert (asked.cards, asked.request_class) == (5, RequestClass.SMALL)
+    assert classified(asking(5, cores=100), asking(5, cores=100)).request_class is RequestClass.IMPOSSIBLE
+
+
+def test_a_sick_card_that_is_still_held_is_not_missing_twice() -> None:
+    node_, held = shared_node("n", sick=(0,)), sharing("p", "n", {0: (100, 1)})
+    assert free_cards(node_, GPU, view(BIG, node_, held).tally.on("n")) == 7
+    plain = node("m", cards=7)
+    assert free_cards(plain, GPU, view(BIG, plain, pod("q", 2, on="m")).tally.on("m")) == 5

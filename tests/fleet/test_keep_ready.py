@@ -19,7 +19,7 @@ from fleet.readiness import is_ready
 from fleet.reasons import Reason
 from fleet.resources import HeldNode, Phase, Victim
 from tests.fleet.builders import agreement, at, claim, members, node, owned, pod, ref, view
-from tests.fleet.scenes import gang, small
+from tests.fleet.scenes import EVICT, gang, small
 from tests.fleet.simulation import Simulation
 from tests.fleet.world import replace
 
@@ -326,3 +326,17 @@ def test_the_most_demanding_agreement_of_a_services_replicas_counts() -> None:
     tin = agreement("tin", select=LabelSelector({"tier": "tin"}), keep_ready=1)
     assert chosen(node("n1"), first, second, rest, gold, tin).reason is Reason.KEEP_READY
     assert taken(chosen(node("n1"), second, rest, gold, tin)) == ["n1"]
+
+
+def test_a_younger_claim_does_not_take_the_replica_that_an_older_one_relies_on() -> None:
+    def seconds_until_old_lands(*, younger: bool) -> float:
+        service = owned("ReplicaSet", "svc")
+        scene = Simulation().add(node("n1"), node("n2"), agreement(keep_ready=1))
+        scene.add(*(pod(f"a-{index}", 1, on=f"n{index}", owner=service, ready=True) for index in (1, 2)))
+        scene.later(1, lambda: scene.add(gang(1, "old", created=1, notes={**EVICT, "wholenode.io/patience": "100s"})))
+        if younger:
+            scene.later(2, lambda: scene.add(gang(1, "new", created=2, notes=EVICT)))
+        scene.run(400, until=lambda: scene.where("old"))
+        return scene.seconds
+
+    assert seconds_until_old_lands(younger=True) <= seconds_until_old_lands(younger=False) + 5

@@ -328,3 +328,22 @@ def test_a_gang_that_grows_while_its_nodes_are_vacated_still_starts_whole() -> N
     bound = [one for one in scene.pods.values() if one.metadata.namespace == "team-b" and one.spec.node_name]
     assert len(bound) == 2
     assert [one.status.phase for one in scene.claims.values()] == [Phase.BOUND]
+
+
+@pytest.mark.parametrize("deadline_seconds", range(3, 12))
+def test_g06_a_deadline_between_two_bindings_does_not_leave_part_of_a_gang(
+    deadline_seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind, bound_at = Simulation.bind, [-99.0]
+
+    def slowly(scene: Simulation, one: Pod, where: str) -> None:
+        """One binding every two seconds."""
+        if scene.seconds - bound_at[-1] >= 2:
+            bound_at.append(scene.seconds)
+            bind(scene, one, where)
+
+    monkeypatch.setattr(Simulation, "bind", slowly)
+    scene = Simulation().add(*(node(f"n{index}") for index in range(3)))
+    scene.add(gang(3, deadline=f"{deadline_seconds}s"))
+    scene.run(60)
+    assert len(scene.where("train")) in {0, 3}

@@ -176,3 +176,11 @@ def test_every_class_is_answered(cards: int) -> None:
     kind = Classifier.of([SMALL, LENT]).classify(one).request_class
     passed = preferred(one, SMALL, LENT, *nodes)
     assert bool(passed) == (kind is not RequestClass.WHOLE_NODE)
+
+
+def test_nodes_without_cards_or_register_are_no_place_for_pods_that_hami_places() -> None:
+    """HAMi's scheduler does not count cards: nodes that have none, or none left, are in question too."""
+    cpu_only, full = node("cpu", "", cards=0), node("full", "small")
+    busy = pod("p", 8, on="full")
+    assert preferred(pod("one"), SMALL, shared_node("h", "small"), cpu_only, full, busy) == ["h"]
+    assert preferred(pod("one"), LENT, agreement(ns="team-v"), shared_node("h", "big"), cpu_only) == ["h"]

@@ -357,3 +357,11 @@ def test_a_job_of_independent_pods_gets_a_claim_for_each() -> None:
     pods = [pod(f"sweep-{index}", 8, ns="team-b", owner=owner) for index in range(3)]
     made = decide(view(pods, job("sweep", parallelism=3, indexed=False)), {}, {}, NOW, Timing()).actions
     assert len(made) == 3
+
+
+def test_members_that_take_whole_nodes_of_different_kinds_are_told_so_before_anything_is_done() -> None:
+    pools = [pool("big"), pool("four", cards=4)]
+    two = [pod("t-0", 8, ns="team-b", gang="train", size=2), pod("t-1", 4, ns="team-b", gang="train", size=2)]
+    found = choose(view(pools, node("n1"), node("m1", "four", cards=4), two), claim(nodes=2), {}, at(0))
+    assert (found.taken, found.wanted, found.reason) == ((), (), Reason.NO_POOL)
+    assert "4 nvidia.com/gpu, 8 nvidia.com/gpu" in found.message
