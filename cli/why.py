@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-SERVICE: Final = "wholenode/wholenode-extender"
+SERVICE: Final = "wholenode-system/wholenode-extender"
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 NOT_FOUND, FORBIDDEN, UNREACHABLE = 3, 4, 5
 _FORMS: Final = ("pod", "pods", "po")
 _OURS: Final = "wholenode: "
@@ -47,6 +49,8 @@ def why(
     where, name = _which(pod, namespace)
     if direct and url:
         raise click.UsageError("say --direct or --url, not both")
+    if url and not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--url {url}: write http://HOST:PORT")
     path = str(kubeconfig) if kubeconfig is not None else None
     if url:
         body = _run(_from_url(url, where, name))
@@ -73,6 +77,9 @@ def _which(pod: str, namespace: str | None) -> tuple[str, str]:
         parts = [namespace, *parts]
     if len(parts) != 2 or not all(parts) or (namespace is not None and parts[0] != namespace):  # noqa: PLR2004
         raise click.UsageError(f"{pod!r}: name the pod as NAMESPACE/POD, or as POD or pod/POD with -n NAMESPACE")
+    wrong = next((part for part in parts if not _NAME.fullmatch(part)), None)
+    if wrong is not None:
+        raise click.UsageError(f"{wrong!r} is no name of a namespace or pod: small letters, digits, '-' and '.'")
     return parts[0], parts[1]
 
 
@@ -141,7 +148,7 @@ async def _through_service(kubeconfig: str | None, service: str, namespace: str,
                 errors.append(error.message)
                 break
             except Forbidden as error:
-                role = f"get services/proxy in namespace {owner}"
+                role = f"the Role wholenode-explain (get services/proxy) in namespace {owner}"
                 _fail(f"{error.message}. Ask an administrator for {role}, or use --direct or --url", FORBIDDEN)
             except Unavailable as error:
                 if _OURS in error.message:

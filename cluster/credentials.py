@@ -32,7 +32,7 @@ async def load(kubeconfig: str | None) -> tuple[Configuration, Any]:
     if not present:
         raise CredentialsError(
             f"no kubeconfig at {path}, and this is not a pod with a service account: "
-            "set WHOLENODE_KUBECONFIG or KUBECONFIG to the path of one"
+            "name the file of one (--kubeconfig, KUBECONFIG, or WHOLENODE_KUBECONFIG for the two programs)"
         )
     try:
         loader = await load_kube_config(  # type: ignore[no-untyped-call]

@@ -31,6 +31,9 @@ _SECONDS: Final = 20.0
 _GROUND_SECONDS: Final = 1.0
 """One look at the fleet serves all questions of so long."""
 _MAX_WAITING: Final = 16
+_REST: Final = 9
+"""After a count that took its time, rest for so many times as long."""
+_QUICK_SECONDS: Final = 0.05
 
 
 class Failure(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="Status"):
@@ -135,6 +138,8 @@ class WaitingPods(Collector):
     def __init__(self, state: State) -> None:
         self._state = state
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._turn = asyncio.Lock()
+        self._fresh_until = 0.0
         self._waiting: dict[str, Pod] = {}
         for pod in state.pods.store.values():
             self._changed(None, pod)
@@ -150,14 +155,24 @@ class WaitingPods(Collector):
             self._waiting[new.metadata.uid] = new
 
     async def refresh(self) -> Counter[tuple[str, str]]:
-        """Count anew, in a thread: thousands of waiting pods would keep the scheduler's questions waiting."""
-        if self._state.not_ready() is not None:
-            self._counts = Counter()
-            return self._counts
+        """Count anew, in a thread: thousands of waiting pods would keep the scheduler's questions waiting.
+
+        One count at a time, and none while the last one is fresh: whoever scrapes often must not keep us busy.
+        """
+        async with self._turn:
+            if self._state.not_ready() is not None:
+                self._counts = Counter()
+            elif time.monotonic() >= self._fresh_until:
+                started = time.monotonic()
+                self._counts = await self._count()
+                took = time.monotonic() - started
+                self._fresh_until = started + took + _REST * took if took > _QUICK_SECONDS else 0.0
+        return self._counts
+
+    async def _count(self) -> Counter[tuple[str, str]]:
         waiting = dict(self._waiting)
         ground = Ground(_view(self._state, waiting), self._state.tally, gangs_known=False)
-        self._counts = await asyncio.to_thread(_count, ground, waiting)
-        return self._counts
+        return await asyncio.to_thread(_count, ground, waiting)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         found = GaugeMetricFamily(

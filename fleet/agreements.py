@@ -1,6 +1,6 @@
 """Who may stop which pod: agreements read as the tenants wrote them. No valid agreement, no eviction."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -91,11 +91,27 @@ def verdict(
     The most favourable agreement decides: of those that allow it, the one that keeps the fewest replicas ready. If
     none allows it, the one that comes closest gives the reason.
     """
+    return by_agreements(
+        pod, beneficiary, in_force(agreements, now).get(pod.metadata.namespace, ()), waiting_since, now
+    )
+
+
+def in_force(agreements: Iterable[DrainAgreement], now: datetime) -> Mapping[str, tuple[DrainAgreement, ...]]:
+    """The valid agreements of each namespace, by name."""
+    found: dict[str, list[DrainAgreement]] = {}
+    for agreement in sorted(agreements, key=lambda one: one.metadata.name):
+        if not problems(agreement, now):
+            found.setdefault(agreement.metadata.namespace, []).append(agreement)
+    return {namespace: tuple(some) for namespace, some in found.items()}
+
+
+def by_agreements(
+    pod: Pod, beneficiary: str, valid: Iterable[DrainAgreement], waiting_since: datetime, now: datetime
+) -> Verdict:
+    """As `verdict`, where the valid agreements of the pod's namespace have been found before."""
     best = Verdict(Consent.MISSING)
     given: list[Verdict] = []
-    for agreement in sorted(agreements, key=lambda one: one.metadata.name):
-        if agreement.metadata.namespace != pod.metadata.namespace or problems(agreement, now):
-            continue
+    for agreement in valid:
         if all(one.namespace != beneficiary for one in agreement.spec.beneficiaries):
             continue
         one = _by(agreement, pod, waiting_since, now)

@@ -4,14 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from fleet.agreements import Consent, Verdict, verdict
+from fleet.agreements import Consent, Verdict, by_agreements
 from fleet.backfill import Ahead, expected_run, promised_end
 from fleet.budgets import forbidden
 from fleet.cards import terminating
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle, lack_of_room, obstacle
-from fleet.gangs import Gang, gang_key, gang_ref
-from fleet.ledger import lost_gpu_seconds
+from fleet.gangs import Gang
 from fleet.names import CLAIM_KEY, EXPECTED_RUN, MIRROR_POD
 from fleet.objects import Node, Pod
 from fleet.readiness import Shortfall
@@ -232,7 +231,8 @@ def grace(pod: Pod) -> timedelta:
 def consent(view: View, claim: WholeNodeClaim, pod: Pod, now: datetime) -> Verdict:
     """What the agreements say about stopping the pod for this claim, now."""
     since = claim.metadata.creation_timestamp or now
-    return verdict(pod, claim.metadata.namespace, view.agreements, since, now)
+    valid = view.in_force(now).get(pod.metadata.namespace, ())
+    return by_agreements(pod, claim.metadata.namespace, valid, since, now)
 
 
 def shortfalls(
@@ -262,18 +262,14 @@ def _victims(view: View, pods: tuple[Pod, ...], verdicts: Mapping[str, Verdict],
     """A gang's whole loss stands with the first of its pods here; the others add nothing."""
     counted: set[str] = set()
     for pod in pods:
-        key = gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs))
+        key = view.gang_key_of(pod)
         yield victim_of(view, pod, verdicts[pod.metadata.uid].agreement, now, already_counted=key in counted)
         counted.add(key)
 
 
 def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_counted: bool) -> Victim:
     """The record of a pod that is, or would be, stopped at `now`."""
-    lost = 0.0
-    if not already_counted:
-        gang = view.gangs.get(gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs)))
-        members = gang.pods if gang else (pod,)
-        lost = lost_gpu_seconds(((one, _cards(view, one)) for one in members if one.spec.node_name), now)
+    lost = 0.0 if already_counted else view.lost_gpu_seconds(pod, now)
     return Victim(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -281,7 +277,7 @@ def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_co
         node=pod.spec.node_name or "",
         cards=_cards(view, pod),
         priority=pod.spec.priority or 0,
-        gang=gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs)),
+        gang=view.gang_key_of(pod),
         agreement=agreement,
         lost_gpu_seconds=round(lost, 3),
     )
@@ -311,7 +307,7 @@ def _declared_end(view: View, pod: Pod) -> datetime | None:
             return started + parse_duration(declared)
     except FleetError:
         return None
-    claims = view.claims_by_gang.get(gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs)), ())
+    claims = view.claims_by_gang.get(view.gang_key_of(pod), ())
     claim = next((one for one in reversed(claims) if one.spec.policy is not Policy.PREVIEW), None)
     run = expected_run(claim) if claim else None
     if claim is None or run is None:

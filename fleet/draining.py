@@ -10,7 +10,6 @@ from fleet.agreements import Consent, Verdict
 from fleet.budgets import matching
 from fleet.candidates import consent, grace, shortfalls, unevictable, victim_of
 from fleet.cards import seat, terminating
-from fleet.gangs import gang_key, gang_ref
 from fleet.marks import holds
 from fleet.objects import Pod
 from fleet.planning import may_stop, unready
@@ -184,7 +183,7 @@ def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
 
 
 def _gang_key(context: Context, pod: Pod) -> str:
-    return gang_key(pod.metadata.namespace, gang_ref(pod, context.view.jobs))
+    return context.view.gang_key_of(pod)
 
 
 def _protected(context: Context, claim: WholeNodeClaim, pod: Pod, why: str) -> None:

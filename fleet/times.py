@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from fleet.errors import DurationError, TimeError
 
@@ -14,6 +15,7 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_SECONDS = 100 * 365 * 86400.0
 
 
+@lru_cache(maxsize=4096)
 def parse_duration(text: str) -> timedelta:
     """`1h30m`, `90s`, `500ms` as a timedelta. Raises DurationError."""
     if not _WHOLE.fullmatch(text):

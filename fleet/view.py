@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
+from fleet.agreements import in_force
 from fleet.cards import finished, seat, terminating
 from fleet.devices import by_name
-from fleet.gangs import Gang, gang_key, gangs
+from fleet.gangs import Gang, gang_key, gang_ref, gangs
+from fleet.ledger import lost_gpu_seconds
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.pools import Membership
 from fleet.readiness import Replicas
@@ -82,6 +85,40 @@ class View:
             self.pod_groups,
             (pod for uid, pod in live if uid not in self.requests),
         )
+
+    def gang_key_of(self, pod: Pod) -> str:
+        """Which gang the pod is of, alive or not."""
+        key = self._gang_keys.get(pod.metadata.uid)
+        if key is None:
+            key = self._gang_keys[pod.metadata.uid] = gang_key(pod.metadata.namespace, gang_ref(pod, self.jobs))
+        return key
+
+    @cached_property
+    def _gang_keys(self) -> dict[str, str]:
+        return {}
+
+    def lost_gpu_seconds(self, pod: Pod, now: datetime) -> float:
+        """What stopping the pod at `now` throws away: the work of its whole gang."""
+        key = self.gang_key_of(pod)
+        if (key, now) not in self._losses:
+            gang = self.gangs.get(key)
+            bound = [one for one in (gang.pods if gang else (pod,)) if one.spec.node_name]
+            self._losses[key, now] = lost_gpu_seconds(((one, self.classify(one).cards) for one in bound), now)
+        return self._losses[key, now]
+
+    @cached_property
+    def _losses(self) -> dict[tuple[str, datetime], float]:
+        return {}
+
+    def in_force(self, now: datetime) -> Mapping[str, tuple[DrainAgreement, ...]]:
+        """The agreements that are valid now, by namespace."""
+        if now not in self._in_force:
+            self._in_force[now] = in_force(self.agreements, now)
+        return self._in_force[now]
+
+    @cached_property
+    def _in_force(self) -> dict[datetime, Mapping[str, tuple[DrainAgreement, ...]]]:
+        return {}
 
     def takers(self, gang: Gang | None) -> tuple[Pod, ...]:
         """The members that take a whole node each; a launcher with one card, or none, finds its place by itself."""

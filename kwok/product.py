@@ -21,7 +21,7 @@ from kwok.errors import LabError
 from kwok.helm import helm
 from kwok.workloads import make_pod
 
-NAMESPACE = "wholenode"
+NAMESPACE = "wholenode-system"
 CONTROLLER, EXTENDER = "controller", "extender"
 CHART = Path(__file__).resolve().parent.parent / "deploy" / "chart"
 _RUN_BY_HAND = frozenset({"Deployment", "Service", "PodDisruptionBudget"})

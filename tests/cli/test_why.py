@@ -24,7 +24,7 @@ from fleet.why.explanations import Event, Explanation, Told
 from tests.fleet.builders import at, claim, members, node, pod, pool, view
 
 NOW = at(600)
-PROXY = "/api/v1/namespaces/wholenode/services/wholenode-extender:{}/proxy"
+PROXY = "/api/v1/namespaces/wholenode-system/services/wholenode-extender:{}/proxy"
 ANSWER = msgspec.json.encode(explain(view(pool("small", accepts=Accepts.SMALL), pod("p", 9)), pod("p", 9), Told(), NOW))
 NO_POD = {"kind": "Status", "message": "wholenode: there is no pod team-v/p", "reason": "NotFound", "code": 404}
 
@@ -153,7 +153,15 @@ def test_an_extender_that_says_no_or_is_none(serve: Any) -> None:
     busy = {"kind": "Status", "message": "wholenode: the extender has not seen the whole cluster yet", "code": 503}
     fails(why("team-v/p", "--url", serve({"/v1/explain/team-v/p": (503, busy)}).url), 5, "not seen the whole cluster")
     fails(why("team-v/p", "--url", "http://127.0.0.1:1"), 5, "cannot be asked", "--direct")
-    fails(why("team-v/p", "--url", "nonsense"), 5, "cannot be asked")
+    wrong = why("team-v/p", "--url", "nonsense")
+    assert (wrong.exit_code, "write http://HOST:PORT" in wrong.output) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["team-b/..", "team-b/NINE?x", "../p", "a b/p"])
+def test_what_is_no_name_is_refused_before_anybody_is_asked(name: str) -> None:
+    for way in ("--direct", "--url=http://127.0.0.1:1"):
+        done = why(name, way)
+        assert (done.exit_code, "is no name of a namespace or pod" in done.output) == (2, True)
 
 
 def test_the_default_way_is_the_service_proxy_on_the_plain_port(cluster: Any) -> None:
