@@ -58,11 +58,11 @@ def why(
         body = _run(_direct(path, where, name))
     else:
         body = _run(_through_service(path, service, where, name))
-    if output == "json":
-        click.echo(msgspec.json.format(body, indent=2))
-        return
     try:
         answer = msgspec.json.decode(body, type=Explanation)
+        if output == "json":
+            click.echo(msgspec.json.format(body, indent=2))
+            return
     except msgspec.DecodeError:
         _fail("the answer is not an explanation: is that address an extender of this version?", UNREACHABLE)
     click.echo(told(answer, datetime.now(UTC)))

@@ -35,7 +35,7 @@ _SOMEBODYS_WORD = frozenset(
 _WORDS = {
     Reason.AGREEMENT_TERMS: "the owners of the pods in the way change the terms of their agreements",
     Reason.DRAIN_DISABLED: "the pool's administrator writes drain: Agreed",
-    Reason.UNEVICTABLE: "the pods in the way are moved by hand",
+    Reason.UNEVICTABLE: "whoever owns the pods in the way keeps them off its nodes: stopped, they come straight back",
     Reason.GRACE_TOO_LONG: "the pods' terminationGracePeriodSeconds is shortened",
     Reason.KEEP_READY: "the service gets another ready replica elsewhere, or its owner lets fewer be kept ready",
     Reason.BUDGET: "the PodDisruptionBudget lets a pod go",
@@ -150,7 +150,8 @@ def _capacity(case: GangCase) -> Answer:
         return Yes("there would be enough nodes if none were held or kept for others")
     if supply.cards_free < needed:
         text = f"{_wish(case)}, {needed} cards in all; {only_free(supply)}{left_out(supply)}."
-        return No(Wait.NOT_ENOUGH, text, _busy_ends(case)[0], _busy_ends(case)[1])
+        how, at = _busy_ends(case)
+        return No(Wait.NOT_ENOUGH, text, how, at, passed_on=_given_back(case))
     return Yes(f"{supply.cards_free} free in its pools, {needed} needed")
 
 
@@ -170,13 +171,18 @@ def _topology(case: GangCase) -> Answer:
     nodes = "no node is" if wholes == 0 else f"only {counted(wholes, 'is', 'are')}"
     text = f"{_wish(case)}; {free}, but {nodes} wholly free{left_out(supply)}."
     how, at = _busy_ends(case)
-    return No(Wait.FRAGMENTED, text, how, at, passed_on=_word_missing(case))
+    return No(Wait.FRAGMENTED, text, how, at, passed_on=_word_missing(case) or _given_back(case))
 
 
 def _word_missing(case: GangCase) -> bool:
     """Whether the gang wants to use agreements, at once, and what is missing is somebody's word."""
     evicts = case.claim is not None and case.claim.spec.policy is Policy.WAIT_THEN_EVICT
     return evicts and case.reason in _SOMEBODYS_WORD
+
+
+def _given_back(case: GangCase) -> bool:
+    """Whether it had nodes a moment ago: why it has them no more says more than what runs there now."""
+    return case.claim is not None and case.claim.status.phase is Phase.BLOCKED
 
 
 def _busy_ends(case: GangCase) -> tuple[str, datetime | None]:
@@ -195,6 +201,8 @@ def _busy_ends(case: GangCase) -> tuple[str, datetime | None]:
             return "its patience is corrected, or pods end", natural
     if case.reason == Reason.AGREEMENT_TIME:
         return "agreements allow its nodes to be vacated later, or pods end", _allowed_from(case, claim) or natural
+    if _word_missing(case):
+        return f"pods on its nodes end; or {_word(claim)}", natural
     if claim.spec.policy is Policy.WAIT:
         how = "pods on its nodes end; or wholenode.io/policy: WaitThenEvict on its pods, to use agreements"
         return how, natural
@@ -217,7 +225,7 @@ def _reserved(case: GangCase) -> Answer:
         if claim.status.phase is Phase.LANDING:
             return Yes("its nodes are open to it")
         return _under_way(case, claim)
-    if claim is not None and claim.status.phase is Phase.BLOCKED:
+    if claim is not None and _given_back(case):
         text = f"Its claim {_name(claim)} gave its nodes back: {case.message}."
         return No(case.reason, text, "it is tried again", claim.status.retry_at)
     if not case.structural:
@@ -253,13 +261,17 @@ def _agreement(case: GangCase) -> Answer:
     if claim is None or not _word_missing(case):
         return Yes("nobody's word is missing")
     plan = claim.status.plan
-    who = listed(plan.consent_missing, 10) if plan else ""
     text = f"No solution as the agreements stand: {case.message}."
-    if case.reason == Reason.AGREEMENT_MISSING and who:
-        word = f"{who} would have to write a DrainAgreement for namespace {claim.metadata.namespace}"
-    else:
-        word = _WORDS.get(Reason(case.reason), "somebody agrees")
-    return No(case.reason, text, f"{word}; or pods end by themselves", plan.expected_free_at if plan else None)
+    return No(case.reason, text, f"{_word(claim)}; or pods end by themselves", plan.expected_free_at if plan else None)
+
+
+def _word(claim: WholeNodeClaim) -> str:
+    """Whose word the claim waits for, and which."""
+    plan = claim.status.plan
+    who = listed(plan.consent_missing, 10) if plan else ""
+    if claim.status.reason == Reason.AGREEMENT_MISSING and who:
+        return f"{who} would have to write a DrainAgreement for namespace {claim.metadata.namespace}"
+    return _WORDS.get(Reason(claim.status.reason), "somebody agrees")
 
 
 def _last(case: GangCase) -> tuple[Stage, No]:
@@ -281,7 +293,9 @@ def _last(case: GangCase) -> tuple[Stage, No]:
         return Stage.RESERVED, No(Wait.NO_CLAIM, text, "the controller plans it within a second")
     stage = Stage.AGREEMENT if case.reason in _SOMEBODYS_WORD else Stage.TOPOLOGY
     at = claim.status.plan.expected_free_at if claim.status.plan else None
-    return stage, No(case.reason, f"Its claim {_name(claim)} takes no nodes: {case.message}.", "its nodes change", at)
+    less = ", or its pods ask for less of what is short" if case.reason == Reason.NO_USABLE_NODE else ""
+    how = f"its nodes change{less}"
+    return stage, No(case.reason, f"Its claim {_name(claim)} takes no nodes: {case.message}.", how, at)
 
 
 def _numbers(case: GangCase) -> dict[str, int]:

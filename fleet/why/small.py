@@ -59,7 +59,10 @@ def _never(case: _Case) -> No | None:
         return None
     wanted = f"{case.request.cards} {case.request.resource}"
     if impossible:
-        text = f"Needs {wanted} on one node, and no node, of a pool or of none, has so many: it can never start."
+        text = (
+            f"Needs {wanted} on one node. No pool counts so many on a node, and no node outside the pools has so many: "
+            "it can never start."
+        )
     elif case.supply.largest:
         text = f"Needs {wanted} on one node, and no node that it may have has more than {case.supply.largest}."
     else:

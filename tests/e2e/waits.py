@@ -23,11 +23,17 @@ from kwok.product import EXTENDER, NAMESPACE, Product
 from kwok.workloads import make_pod
 
 CARDS = 4
+ZONE = "topology.kubernetes.io/zone"
 API = "wholenode.io/v1alpha1"
 CLAIMS = "/apis/wholenode.io/v1alpha1/namespaces/team-b/wholenodeclaims"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 TEAMS = ("team-b", "team-v", "team-w")
 EVICT = {"wholenode.io/policy": "WaitThenEvict"}
+POOLS = {
+    "small": {"accepts": "Small"},
+    "big": {"accepts": "WholeNode", "overflow": "Reclaimable", "drain": "Agreed"},
+    "still": {"accepts": "WholeNode", "overflow": "Never", "drain": "Disabled"},
+}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "why.md"
 LOOK_EVERY_SECONDS = 0.1
 SECONDS = 30.0
@@ -56,28 +62,51 @@ class Scene:
         # KWOK takes a node that is deleted and made anew under its name for the old one.
         self.mark = "".join(random.choices(string.ascii_lowercase, k=6))
 
-    async def nodes(self, *, small: int = 0, big: int = 0) -> None:
-        """Ready nodes of both pools: `small-<mark>-000`, ... and `big-<mark>-000`, ..."""
+    async def nodes(self, *zones: str, **counts: int) -> None:
+        """Ready nodes of each pool: `small-<mark>-000`, ... and `big-<mark>-000`, ..., in turn in the zones."""
         made = [
             node
-            for pool, count in (("small", small), ("big", big))
+            for pool, count in counts.items()
             for node in make_nodes(count, CARDS, f"{pool}-{self.mark}", {"pool": pool})
         ]
+        for node, zone in zip(made, zones, strict=False):
+            node["metadata"]["labels"][ZONE] = zone
         await create_all(self.admin, made)
         await self.admin.wait_for_all("/api/v1/nodes", lambda found: all(is_ready(one) for one in found.values()))
         # KWOK overlooks pods that are bound before it has made the node its own, which its lease tells.
         names = {node["metadata"]["name"] for node in made}
         await self.admin.wait_for_all(LEASES, lambda found: names <= set(found))
 
-    async def running(self, node: str, cards: int = 1, **more: Any) -> None:
-        """A pod of team-v on the node of that name without its mark, placed by name."""
-        node = node.replace("-", f"-{self.mark}-")
-        pod = make_pod(f"job-{node}", "team-v", cards=cards, **more)
+    def name(self, node: str) -> str:
+        """The node's name, with its mark: `big-000` is `big-<mark>-000`."""
+        return node.replace("-", f"-{self.mark}-")
+
+    async def running(self, node: str, cards: int = 1, team: str = "team-v", **more: Any) -> None:
+        """A pod on the node of that name without its mark, placed by name."""
+        node = self.name(node)
+        pod = make_pod(f"job-{node}", team, cards=cards, **more)
         pod["spec"]["nodeName"] = node
         await self.admin.create(pod)
         await self.admin.wait_for(
-            f"/api/v1/namespaces/team-v/pods/job-{node}",
+            f"/api/v1/namespaces/{team}/pods/job-{node}",
             lambda found: (found or {}).get("status", {}).get("phase") == "Running",
+        )
+
+    async def replicated(self, kind: str, **spec: Any) -> None:
+        """Two pods of team-v on two nodes of the pool `big`, made by a controller of that kind."""
+        name = f"job-{kind.lower()}"
+        labels = {"app": name}
+        template = make_pod(name, resources={"nvidia.com/gpu": "1", "cpu": "40"})["spec"]
+        template |= {"restartPolicy": "Always", "nodeSelector": {"pool": "big"}}
+        meta = {"name": name, "namespace": "team-v"}
+        pods = {"metadata": {"labels": labels}, "spec": template}
+        spec |= {"selector": {"matchLabels": labels}, "template": pods}
+        path = f"/apis/apps/v1/namespaces/team-v/{kind.lower()}s"
+        made = {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": spec}
+        await self.admin.request("POST", path, made)
+        await self.admin.wait_for_all(
+            "/api/v1/namespaces/team-v/pods",
+            lambda found: [one["status"]["phase"] for one in found.values()] == ["Running"] * 2,
         )
 
     async def waits(self, name: str, cards: int = CARDS, team: str = "team-b", **more: Any) -> dict[str, Any]:
@@ -99,28 +128,38 @@ class Scene:
 
         return found(await self.admin.wait_for_all(CLAIMS, lambda claims: bool(found(claims))))[0]
 
-    async def told(self, pod: str, kind: str, stage: str, reason: str) -> Explanation:
-        """What both ways of asking say, once they say this in the very words of the docs."""
-        ways = (["--url", self.url], ["--direct", "--kubeconfig", str(self.admin.kubeconfig)])
+    async def told(self, pod: str, kind: str, stage: str, reason: str, *, extender: bool = True) -> Explanation:
+        """What both ways of asking say, once they say this in the very words of the docs; only one if no `extender`."""
+        ways = [["--direct", "--kubeconfig", str(self.admin.kubeconfig)]]
+        if extender:
+            ways.append(["--url", self.url])
         deadline = time.monotonic() + SECONDS
         while True:
-            answers = [msgspec.json.decode((await why(pod, "-o", "json", *way))[1], type=Explanation) for way in ways]
+            done = [await why(pod, "-o", "json", *way) for way in ways]
+            assert [code for code, _ in done] == [0] * len(ways), done
+            answers = [msgspec.json.decode(output, type=Explanation) for _, output in done]
             words = [(one.kind, one.stage or "", one.reason) for one in answers]
             shown = [told(one, one.at) for one in answers]
-            if words == [(kind, stage, reason)] * 2 and all(plain(text) in DOCUMENTED for text in shown):
+            if words == [(kind, stage, reason)] * len(ways) and all(plain(text) in DOCUMENTED for text in shown):
                 break
             # Else the caches are behind, or the controller has not written why.
             assert time.monotonic() < deadline, f"wanted {(kind, stage, reason)} as in docs/why.md, was told:\n" + (
                 "\n".join(shown)
             )
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-        assert [one.unread for one in answers] == [(), ()]
+        assert [one.unread for one in answers] == [()] * len(ways)
         return answers[0]
 
     async def clear(self) -> None:
         """Remove everything but pools, teams and wholenode."""
         for team in TEAMS:
-            for path in (f"/api/v1/namespaces/{team}/pods", f"/apis/{API}/namespaces/{team}/drainagreements"):
+            for path in (
+                f"/apis/apps/v1/namespaces/{team}/daemonsets",
+                f"/apis/apps/v1/namespaces/{team}/replicasets",
+                f"/api/v1/namespaces/{team}/pods",
+                f"/apis/{API}/namespaces/{team}/drainagreements",
+                f"/apis/policy/v1/namespaces/{team}/poddisruptionbudgets",
+            ):
                 for one in await self.admin.list(path):
                     await self.admin.delete(f"{path}/{one['metadata']['name']}", grace_seconds=0)
         for one in await self.admin.list(CLAIMS):
@@ -134,7 +173,7 @@ class Scene:
 
 async def why(*arguments: str) -> tuple[int, str]:
     """The command as users run it: exit code, and what it wrote."""
-    done = await asyncio.to_thread(CliRunner().invoke, main, ["why", *arguments])
+    done = await asyncio.to_thread(CliRunner().invoke, main, ["why", *arguments], catch_exceptions=False)
     return done.exit_code, done.output
 
 
@@ -149,7 +188,9 @@ async def other_than(code: int, *arguments: str) -> tuple[int, str]:
 
 def plain(text: str) -> str:
     """The text without what differs from run to run: times, spans, node names' marks, the ends of claims' names."""
-    text = re.sub(r"\b(big|small)-[a-z]{6}-", r"\1-", " ".join(text.split()))
+    text = re.sub(r"\b(big|small|still|loose)-[a-z]{6}-", r"\1-", " ".join(text.split()))
+    text = re.sub(r"\b(job-(daemon|replica)set)-\S{5} ", r"\1-HASH ", text)
+    text = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z", "TIME", text)
     text = re.sub(r"(in (\d+h)?(\d+m)?(\d+s)?|(\d+h)?(\d+m)?(\d+s)? ago) \(TIME\)", "SPAN (TIME)", text)
     return re.sub(r"(team-b/\S+)-[0-9a-f]{8}\b", r"\1-HASH", text)
@@ -177,6 +218,32 @@ def workload_kind() -> dict[str, Any]:
             "versions": [{"name": "v1beta2", "served": True, "storage": True, "schema": schema}],
         },
     }
+
+
+async def make_workload_kind(admin: Admin) -> None:
+    await admin.apply(workload_kind())
+    await admin.wait_for(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.kueue.x-k8s.io",
+        lambda found: any(
+            one["type"] == "Established" and one["status"] == "True"
+            for one in (found or {}).get("status", {}).get("conditions") or []
+        ),
+    )
+
+
+async def make_workload(admin: Admin, pod: dict[str, Any], conditions: list[tuple[str, str, str, str]]) -> None:
+    """Kueue's Workload of the pod; conditions as (type, status, reason, message)."""
+    name = pod["metadata"]["name"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+    keys = ("type", "status", "reason", "message")
+    since = {"lastTransitionTime": "2027-01-04T12:00:00Z"}
+    workload = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": f"pod-{name}", "namespace": "team-b", "ownerReferences": [owner]},
+        "status": {"conditions": [{**dict(zip(keys, one, strict=True)), **since} for one in conditions]},
+    }
+    await admin.request("POST", "/apis/kueue.x-k8s.io/v1beta2/namespaces/team-b/workloads", workload)
 
 
 async def stand_in_for_the_charts_deployment(admin: Admin, port: int) -> None:

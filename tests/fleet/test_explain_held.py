@@ -72,6 +72,16 @@ def test_a_claim_that_gave_its_nodes_back_says_when_it_is_tried_again() -> None:
     assert found.ends.at == at(1010)
 
 
+def test_a_claim_that_gave_its_nodes_back_says_why_though_pods_run_there_now() -> None:
+    gone = claim(phase=Phase.BLOCKED, reason=str(Reason.PROTECTED_POD), message="x", retry_at=at(1100))
+    for cards in (1, 5):
+        busy = [node("n1"), node("n2"), small(cards, "n1"), small(cards, "n2")]
+        found = why(view(BIG, busy, members(1), gone))
+        assert (found.stage, found.reason) == (Stage.RESERVED, Reason.PROTECTED_POD)
+        assert found.ends is not None
+        assert found.ends.at == at(1100)
+
+
 def test_an_open_node_that_the_scheduler_has_not_used_yet() -> None:
     own = claim(phase=Phase.LANDING, held=[HeldNode("n1", "node-n1")], reason=str(Reason.LANDING))
     seen = view(held("n1", own.metadata.uid, labels={CLAIM_KEY: own.metadata.uid}), own, members(1))
@@ -97,6 +107,15 @@ def test_a_gang_that_wants_to_use_agreements_is_told_whose_word_is_missing(
     assert word in found.ends.how
     results = {one.stage: one.result for one in found.checked}
     assert results[Stage.TOPOLOGY] is Result.NOT_OK, "that is why anybody is asked"
+
+
+def test_too_few_free_cards_name_the_word_that_would_do_as_well() -> None:
+    found = why(waiting_claim(node("n1"), node("n2"), small(7, "n1"), small(7, "n2"), members(1)))
+    assert (found.stage, found.reason) == (Stage.CAPACITY, Wait.NOT_ENOUGH)
+    assert found.ends is not None
+    assert found.ends.how == (
+        "pods on its nodes end; or team-v would have to write a DrainAgreement for namespace team-b"
+    )
 
 
 def test_a_service_that_must_keep_its_replicas_leaves_no_solution() -> None:

@@ -2,6 +2,7 @@
 
 from fleet.actions import Clear, CreateClaim, Evict, Hold, LookAt, Open, Steer, WriteStatus
 from fleet.names import POLICY
+from fleet.objects import Toleration
 from fleet.reasons import Reason
 from fleet.resources import Phase, Policy
 from tests.fleet.builders import agreement, at, claim, members, node, pod, ref
@@ -81,7 +82,7 @@ def test_a_gang_of_three_lands_whole() -> None:
     assert scene.marked() == []
 
 
-def test_an_incomplete_gang_moves_nothing() -> None:
+def test_g02_of_an_incomplete_gang_nothing_is_placed_and_nothing_drained() -> None:
     scene = busy(["n1", "n2", "n3", "n4"]).add(gang(4)[:3])
     scene.run(30)
     assert scene.evictions == []
@@ -91,7 +92,7 @@ def test_an_incomplete_gang_moves_nothing() -> None:
     assert "3 of 4" in made.status.message
 
 
-def test_a_foreign_gate_on_one_member_keeps_every_node_closed() -> None:
+def test_g05_a_foreign_gate_on_one_member_keeps_every_node_closed() -> None:
     waiting = gang(2)
     gated = gang(2, gates=(*GATED, "kueue.x-k8s.io/admission"))[1]
     scene = busy(["n1", "n2"]).add(waiting[0], gated)
@@ -114,10 +115,29 @@ def test_g06_two_nodes_empty_the_third_never() -> None:
 
 
 def test_g07_small_pods_pouring_in_land_on_no_held_node() -> None:
+    """Every other one tolerates all taints: only the filter keeps those out. Who came before the taint is a victim."""
     scene = busy(["n1", "n2"], each=1).add(node("n3"), small(1, "n3", grace=20), gang(3))
+    everything = (Toleration(operator="Exists"),)
     for index in range(40):
-        scene.later(index * 0.7, lambda index=index: scene.add(pod(f"rain-{index}", created=index * 0.7)))
-    scene.run(40, until=lambda: all_bound(scene))
+        drop = pod(f"rain-{index}", created=index * 0.7, tolerations=everything if index % 2 else ())
+        scene.later(index * 0.7, lambda drop=drop: scene.add(drop))
+    bound: set[str] = set()
+    held: list[str] = []
+    empty_while_n3_drains: set[str] = set()
+
+    def none_landed_on_a_held_node() -> bool:
+        """Called after every action of the controller and at the end of every step."""
+        rain = [one for one in scene.pods.values() if one.metadata.name.startswith("rain-") and one.spec.node_name]
+        assert [one.metadata.name for one in rain if one.metadata.uid not in bound and one.spec.node_name in held] == []
+        bound.update(one.metadata.uid for one in rain)
+        held[:] = scene.marked()
+        if held and scene.card_holders("n3"):
+            empty_while_n3_drains.update(name for name in ("n1", "n2") if not scene.card_holders(name))
+        return all_bound(scene)
+
+    scene.after = lambda _: none_landed_on_a_held_node()
+    scene.run(40, until=none_landed_on_a_held_node)
+    assert empty_while_n3_drains == {"n1", "n2"}
     assert sorted(scene.where("train")) == ["n1", "n2", "n3"]
     assert all(scene.card_holders(name)[0].metadata.name.startswith("train") for name in ("n1", "n2", "n3"))
 

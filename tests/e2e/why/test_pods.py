@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-
-import pytest
 
 from kwok.admin import Admin
 from kwok.controlplane import ControlPlane
 from kwok.nodes import make_nodes
-from kwok.product import EXTENDER, NAMESPACE, Product
+from kwok.product import CONTROLLER, EXTENDER, NAMESPACE, Product
 from kwok.stages import TERM_DELAY
 from kwok.workloads import make_pod
-from tests.e2e.conftest import running_plane
 from tests.e2e.waits import (
     CARDS,
     EVICT,
-    TEAMS,
     Scene,
     agreement,
-    gpu_pool,
     other_than,
     stand_in_for_the_charts_deployment,
     why,
-    workload_kind,
 )
-
-
-@pytest.fixture(scope="module")
-def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """One control plane for all the tests here: each makes its own nodes and pods, and removes them."""
-    yield from running_plane(request)
-
-
-@pytest.fixture(scope="module")
-def product(plane: ControlPlane) -> Iterator[Product]:
-    """wholenode with a pool of each kind, and teams without any pods."""
-    product = Product(plane, {"WHOLENODE_HOST": "0.0.0.0"})  # noqa: S104 - the API server proxies to no loopback address
-
-    async def start() -> None:
-        async with Admin(plane.kubeconfig) as admin:
-            await product.install(admin)
-            for name in TEAMS:
-                await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-            await admin.create(gpu_pool("small", {"accepts": "Small"}))
-            await admin.create(gpu_pool("big", {"accepts": "WholeNode", "overflow": "Reclaimable", "drain": "Agreed"}))
-            await product.start()
-            await product.gate_active(admin, CARDS, "team-b")
-
-    asyncio.run(start())
-    yield product
-    product.stop()
-
-
-@pytest.fixture
-async def scene(admin: Admin, product: Product) -> AsyncIterator[Scene]:
-    """The nodes and pods of one test."""
-    made = Scene(admin, product)
-    yield made
-    await made.clear()
-
 
 # Not admitted, or not whole
 
@@ -69,39 +27,6 @@ async def test_another_gate(scene: Scene) -> None:
     await scene.nodes(small=1)
     await scene.waits("later", 1, gates=["example.com/quota"])
     await scene.told("team-b/later", "NotAttempted", "Admission", "WaitingForOtherGate")
-
-
-async def test_kueues_quota(scene: Scene, admin: Admin) -> None:
-    await admin.apply(workload_kind())
-    await admin.wait_for(
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.kueue.x-k8s.io",
-        lambda found: any(
-            one["type"] == "Established" and one["status"] == "True"
-            for one in (found or {}).get("status", {}).get("conditions") or []
-        ),
-    )
-    pod = await scene.waits("queued", 1, gates=["kueue.x-k8s.io/admission"])
-    path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team-b/workloads"
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "queued", "uid": pod["metadata"]["uid"]}
-    condition = {
-        "type": "QuotaReserved",
-        "status": "False",
-        "reason": "Pending",
-        "message": "couldn't assign flavors to pod set main: insufficient unused quota, 1 more needed",
-        "lastTransitionTime": "2027-01-04T12:00:00Z",
-    }
-    await admin.request(
-        "POST",
-        path,
-        {
-            "apiVersion": "kueue.x-k8s.io/v1beta2",
-            "kind": "Workload",
-            "metadata": {"name": "pod-queued", "namespace": "team-b", "ownerReferences": [owner]},
-            "status": {"conditions": [condition]},
-        },
-    )
-    await scene.nodes(small=1)
-    await scene.told("team-b/queued", "NotAttempted", "Admission", "WaitingForQuota")
 
 
 async def test_a_gang_that_is_not_whole(scene: Scene) -> None:
@@ -141,6 +66,32 @@ async def test_a_request_that_can_never_fit(scene: Scene) -> None:
     for index in range(3):
         await scene.waits(f"train-{index}", gang=("train", 3))
     await scene.told("team-b/train-1", "NotAttempted", "Capacity", "MoreNodesThanPoolHas")
+
+
+async def test_nodes_that_cannot_be_used(scene: Scene, admin: Admin) -> None:
+    await scene.nodes(small=1, big=1)
+    for name in ("small", "big"):
+        await admin.patch(f"/api/v1/nodes/{name}-{scene.mark}-000", {"spec": {"unschedulable": True}})
+    await scene.waits("one", 1)
+    await scene.told("team-b/one", "NoPlace", "Capacity", "NodesNotUsable")
+    await scene.waits("train")
+    answer = await scene.told("team-b/train", "NotAttempted", "Capacity", "NodesNotUsable")
+    assert answer.claim is not None
+    assert answer.claim.reason == "NoUsableNode"
+
+
+async def test_a_member_that_no_node_can_have(scene: Scene) -> None:
+    await scene.nodes(big=2)
+    await scene.waits("train-0", gang=("train", 2))
+    await scene.waits("train-1", 9, gang=("train", 2))
+    await scene.told("team-b/train-0", "NotAttempted", "Capacity", "NoPoolFits")
+
+
+async def test_more_cards_than_any_pools_node_has_on_a_node_of_no_pool(scene: Scene, admin: Admin) -> None:
+    [node] = make_nodes(1, 16, f"loose-{scene.mark}")
+    await admin.create(node)
+    await scene.waits("twelve", resources={"nvidia.com/gpu": "12", "cpu": "1000"})
+    await scene.told("team-b/twelve", "NoPlace", "Scheduler", "OtherConstraint")
 
 
 # Held, kept, draining
@@ -224,6 +175,34 @@ async def test_what_only_the_scheduler_knows(scene: Scene) -> None:
     assert "Insufficient cpu" in answer.text
 
 
+async def test_its_turn_has_not_come(scene: Scene) -> None:
+    await scene.nodes(small=1)
+    await scene.waits("other", 1, scheduler_name="batch-scheduler")
+    await scene.told("team-b/other", "NotAttempted", "Scheduler", "TurnNotCome")
+
+
+async def test_the_extender_does_not_answer_the_scheduler(scene: Scene, product: Product) -> None:
+    await scene.nodes(small=1)
+    product.kill(EXTENDER)
+    try:
+        await scene.waits("one", 1)
+        await scene.told("team-b/one", "NoPlace", "Scheduler", "SchedulerError", extender=False)
+    finally:
+        product.launch(EXTENDER)
+        await product.ready(EXTENDER)
+
+
+async def test_no_controller_acts(scene: Scene, product: Product) -> None:
+    await scene.nodes(big=1)
+    product.kill(CONTROLLER)
+    try:
+        await scene.waits("train")
+        await scene.told("team-b/train", "NotAttempted", "Reserved", "NoClaimYet")
+    finally:
+        product.launch(CONTROLLER)
+        await product.ready(CONTROLLER)
+
+
 async def test_placed_and_not_started(scene: Scene, admin: Admin) -> None:
     """Pods of a node that no kubelet is on, told to us as a kubelet would tell them."""
     [node] = make_nodes(1, CARDS, "real", {"pool": "small"})
@@ -257,6 +236,21 @@ async def test_pods_that_do_not_wait(scene: Scene) -> None:
     await scene.told("team-w/web", "NotOurs", "", "AsksForNoCards")
 
 
+async def test_devices_that_no_pool_counts(scene: Scene, admin: Admin) -> None:
+    request = {"name": "nic", "exactly": {"deviceClassName": "rdma.example.com"}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "nic", "namespace": "team-w"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    await admin.request("POST", "/apis/resource.k8s.io/v1/namespaces/team-w/resourceclaims", claim)
+    pod = make_pod("net", "team-w", cards=0)
+    pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimName": "nic"}]
+    await admin.create(pod)
+    await scene.told("team-w/net", "NotOurs", "", "AsksForNoCards")
+
+
 # The ways to ask
 
 
@@ -265,7 +259,8 @@ async def test_asking_through_the_api_server(scene: Scene, admin: Admin, plane: 
     await scene.waits("huge", 9)
     kubeconfig = str(plane.kubeconfig_for_user("tenant"))
     code, output = await why("team-b/huge", "--kubeconfig", kubeconfig)
-    assert (code, "Ask an administrator for get services/proxy in namespace wholenode" in output) == (4, True)
+    role = f"Ask an administrator for the Role wholenode-explain (get services/proxy) in namespace {NAMESPACE}"
+    assert (code, role in output) == (4, True), output
     code, output = await why("team-b/huge", "--direct", "--kubeconfig", kubeconfig)
     assert (code, "You may not read that pod" in output) == (4, True)
     await admin.create(

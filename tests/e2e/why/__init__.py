@@ -1,0 +1,1 @@
+"""`wholenode why` on one real control plane, which the files of this folder share."""
