@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from fleet.actions import Look, Open, Poke, Steer
-from fleet.cards import waiting
+from fleet.cards import scheduled, waiting
 from fleet.draining import stop_strangers
 from fleet.marks import labelled_for, steered
 from fleet.objects import Pod
@@ -50,7 +50,7 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
         text = f"{len(landed)} of {len(held)} pods were bound within {context.timing.landing_timeout}"
         tries = sum(one.phase is Phase.LANDING for one in claim.status.phases)
         if tries >= context.timing.landing_tries:
-            text += f", for the {tries}th time; something else keeps them from starting"
+            text += f", in the last of {tries} tries; something else keeps them from starting{_said(waits)}"
             status = enter(claim, Phase.FAILED, Reason.LANDING_TIMED_OUT, text, context.now, nodes=())
         else:
             status = give_back(claim, Reason.LANDING_TIMED_OUT, text, context.now, context.timing)
@@ -64,6 +64,15 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
         context.say_if_new(claim, enter(claim, Phase.LANDING, *missing, context.now))
         return
     _steer(context, claim, waits, len(held) - len(landed), since)
+
+
+def _said(waits: list[Pod]) -> str:
+    """What the scheduler says of the first member that is not bound, if it says anything."""
+    for pod in waits:
+        told = scheduled(pod)
+        if told is not None and told.message:
+            return f"; of pod {pod.metadata.name} the scheduler says: {told.message}"
+    return ""
 
 
 def _watch_for_strangers(context: Context, claim: WholeNodeClaim) -> bool:

@@ -55,8 +55,6 @@ GOOD = [
 ]
 
 BAD = [
-    (pool(nodeSelector={"matchLabels": {}}), "spec.nodeSelector.matchLabels", "at least 1"),
-    (pool(nodeSelector={}), "spec.nodeSelector.matchLabels", "Required"),
     (pool(cardsPerNode=0), "spec.cardsPerNode", "greater than or equal to 1"),
     (pool(cardsPerNode="eight"), "spec.cardsPerNode", "integer"),
     (pool(accepts="Everything"), "spec.accepts", "WholeNode"),
@@ -115,10 +113,32 @@ def test_valid_resources_are_accepted(kubectl: Any, manifest: Object) -> None:
 
 @pytest.mark.parametrize(("manifest", "field", "words"), BAD)
 def test_the_refusal_names_the_field(kubectl: Any, manifest: Object, field: str, words: str) -> None:
+    refused(kubectl, manifest, field, words)
+
+
+def refused(kubectl: Any, manifest: Object, field: str, words: str) -> None:
     run = kubectl.try_("create", "--dry-run=server", "--validate=strict", "-f", "-", given=manifest)
     assert run.returncode != 0
     assert field in run.stderr
     assert words in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("selector", "field", "words"),
+    [
+        ({"matchLabels": {}}, "spec.nodeSelector.matchLabels", "at least 1"),
+        ({}, "spec.nodeSelector.matchLabels", "Required"),
+        (None, "spec.nodeSelector", "Required"),
+    ],
+)
+def test_p09_a_pool_with_an_empty_selector_or_none_is_refused(
+    kubectl: Any, selector: Object | None, field: str, words: str
+) -> None:
+    """It must never mean all nodes."""
+    manifest = pool(nodeSelector=selector)
+    if selector is None:
+        del manifest["spec"]["nodeSelector"]
+    refused(kubectl, manifest, field, words)
 
 
 def test_the_gang_of_a_claim_stays_and_the_rest_may_change(kubectl: Any, namespace: str) -> None:

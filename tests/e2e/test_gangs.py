@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from kwok.admin import Admin, Object, create_all, path_of
+from kwok.admin import Admin, create_all
 from kwok.controlplane import ControlPlane
-from kwok.history import History, record
-from kwok.invariants import Invariants
-from kwok.product import Product
-from kwok.readings import label, node_of, phase, reason, taints
+from kwok.history import Change
+from kwok.product import CONTROLLER, Product
+from kwok.readings import node_of, phase, reason
 from kwok.testing import Fleet
-from kwok.workloads import Manifest, make_job, make_pod
+from kwok.workloads import make_job, make_pod
 from tests.e2e.conftest import running_plane
-from tests.e2e.play import API, agreement, pool
+from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground, new_ground
+from tests.e2e.play import API, agreement
 
-HELD_OPEN_SECONDS = 60.0
-"""How long a test waits for anything: far above what it takes, for no test is about speed."""
-VACATE = {"wholenode.io/policy": "WaitThenEvict"}
+SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4"}
+RACK = "example.com/rack"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it."""
-    product = Product(plane, {"WHOLENODE_LEASE_SECONDS": "4"})
+    product = Product(plane, SETTINGS)
 
     async def start() -> None:
         async with Admin(plane.kubeconfig) as admin:
@@ -45,104 +44,11 @@ def product(plane: ControlPlane) -> Iterator[Product]:
     product.stop()
 
 
-class Ground:
-    """Nodes, pools and a namespace of one test, and the record of what happens during it."""
-
-    def __init__(self, admin: Admin, product: Product, history: History, fleet: Fleet, namespace: str) -> None:
-        self.admin = admin
-        self.history = history
-        self.fleet = fleet
-        self.namespace = namespace
-        self.pools: list[Manifest] = []
-        self._product = product
-
-    async def pool(self, nodes: int, *, accepts: str = "WholeNode", cards: int = 8, **spec: Any) -> list[str]:
-        """A pool with new nodes of its own; their names. New whole-node pods are gated from now on."""
-        name = f"{self.fleet.name}-{len(self.pools)}"
-        self.pools.append(pool(name, cards, accepts=accepts, **spec))
-        await self.admin.create(self.pools[-1])
-        names = await self.fleet.add(nodes, cards, labels={"pool": name}, suffix=f"p{len(self.pools)}") if nodes else []
-        if accepts == "WholeNode":
-            await self._product.gate_active(self.admin, cards, self.namespace)
-        return names
-
-    def bound(self, of: str = "") -> dict[str, str]:
-        """Node of each bound pod whose name begins with `of`."""
-        return {name: node_of(pod) for name, pod in self.pods(of).items() if node_of(pod)}
-
-    def pods(self, of: str = "") -> dict[str, Object]:
-        """Pods of the namespace whose names begin with `of`."""
-        mine = (one for one in self.history.live["pods"].values() if one["metadata"]["namespace"] == self.namespace)
-        return {one["metadata"]["name"]: one for one in mine if one["metadata"]["name"].startswith(of)}
-
-    def claims(self) -> dict[str, Object]:
-        """The namespace's claims by the name of their gang."""
-        mine = (one for one in self.history.live["claims"].values() if one["metadata"]["namespace"] == self.namespace)
-        return {one["spec"]["gang"]["name"]: one for one in mine}
-
-    def waits(self, gang: str, why: str) -> bool:
-        """Whether the gang's claim waits for this reason."""
-        claim = self.claims().get(gang)
-        return claim is not None and (phase(claim), reason(claim)) == ("Pending", why)
-
-    def refused(self, name: str, text: str) -> bool:
-        """Whether kube-scheduler tried the pod and was told this text."""
-        conditions = self.pods().get(name, {}).get("status", {}).get("conditions") or ()
-        return any(one.get("reason") == "Unschedulable" and text in one.get("message", "") for one in conditions)
-
-    def marked(self) -> list[str]:
-        """Nodes with a taint or label of ours."""
-        nodes = self.history.live["nodes"].values()
-        return [node["metadata"]["name"] for node in nodes if taints(node) or label(node)]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for it; fail with what is there."""
-        if not await self.history.until(condition, HELD_OPEN_SECONDS):
-            told = {name: (phase(one), reason(one)) for name, one in self.claims().items()}
-            pytest.fail(f"not so after {HELD_OPEN_SECONDS:.0f} s; claims {told}, bound {self.bound()}, {self.marked()}")
-
-    async def gang(self, name: str, size: int, cards: int = 8, **pod: Any) -> list[Manifest]:
-        """A gang of bare pods, made at once."""
-        pods = [self._pod(f"{name}-{index}", gang=(name, size), cards=cards, **pod) for index in range(size)]
-        return await create_all(self.admin, pods)
-
-    async def pod(self, name: str, *, node: str = "", **rest: Any) -> Manifest:
-        """A pod; with `node`, placed there by hand."""
-        pod = self._pod(name, **rest)
-        if node:
-            pod["spec"]["nodeName"] = node
-        return await self.admin.create(pod)
-
-    def _pod(self, name: str, **rest: Any) -> Manifest:
-        pod = make_pod(name, self.namespace, **rest)
-        pod["spec"].setdefault("nodeSelector", {}).update(self.fleet.selector)
-        return pod
-
-    async def delete(self, *names: str) -> None:
-        """Delete pods of the namespace."""
-        for name in names:
-            await self.admin.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
-
-    async def never_broke_a_rule(self) -> None:
-        """Look at everything that was stored during the test."""
-        invariants = Invariants(self.pools)
-        invariants.take(await self.history.catch_up())
-        assert invariants.violations == []
-        assert invariants.tally["changes"]
-
-
 @pytest.fixture
 async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -> AsyncIterator[Ground]:
-    """What one test stands on; taken away afterwards, pools last."""
-    async with record(admin) as history:
-        ground = Ground(admin, product, history, fleet, namespace)
+    """What one test stands on."""
+    async with new_ground(admin, product, fleet, namespace) as ground:
         yield ground
-        for kind in ("/apis/batch/v1/namespaces/{}/jobs", "/api/v1/namespaces/{}/pods"):
-            options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
-            await admin.request("DELETE", kind.format(namespace), options)
-        await ground.until(lambda: not ground.pods() and not ground.marked())
-        for one in ground.pools:
-            await admin.delete(path_of(one))
 
 
 async def test_g01_of_two_gangs_of_three_with_four_nodes_one_gets_three_and_the_other_none(ground: Ground) -> None:
@@ -206,6 +112,96 @@ async def test_g04_a_deleted_member_of_a_running_job_comes_back_to_its_node(grou
     assert {name: pod["metadata"]["uid"] for name, pod in ground.pods().items() if name != new} == others
     assert "GangIncomplete" not in told
     await ground.until(lambda: not ground.marked())
+    await ground.never_broke_a_rule()
+
+
+async def test_g07_one_card_pods_pouring_in_land_on_none_of_three_nodes_that_empty_one_after_the_other(
+    ground: Ground,
+) -> None:
+    """Half of them tolerate every taint: only the extender keeps those out; the others the taint keeps out, too."""
+    nodes = await ground.pool(3, overflow="Reclaimable", drain="Agreed")
+    (home,) = await ground.pool(1, accepts="Small")
+    await ground.admin.create(agreement(ground.namespace, (ground.namespace,)))
+    for node, ends_in in zip(nodes, ("1s", "3s", "6s"), strict=True):
+        await ground.pod(f"slow-{node}", node=node, cards=1, term_delay=ends_in, grace_seconds=30)
+    await ground.until(lambda: len(ground.bound("slow-")) == 3)
+    left: list[int] = []
+    ground.history.listeners.append(lambda _: left.append(len(ground.pods("slow-"))))
+    await ground.gang("train", 3, annotations=VACATE)
+    await ground.until(lambda: reason(ground.claims().get("train", {})) == "WaitingForVictimsToEnd")
+
+    async with ground.raining() as landed:
+        await ground.until(lambda: phase(ground.claims()["train"]) == "Bound")
+
+    assert {node for name, node in landed.items() if name.startswith("rain-")} == {home}
+    assert {node for name, node in landed.items() if name.startswith("guest-")} == {home}
+    assert {3, 2, 1, 0} <= set(left), "one node was empty while others still drained"
+    assert sorted(ground.bound("train").values()) == sorted(nodes)
+    await ground.never_broke_a_rule()
+
+
+async def test_g11_a_gang_of_one_rack_waits_for_a_third_node_there_though_four_are_free(ground: Ground) -> None:
+    nodes = await ground.pool(5)
+    for number, node in enumerate(nodes):
+        label = {"metadata": {"labels": {RACK: "a" if number < 2 else "b"}}}
+        await ground.admin.patch(f"/api/v1/nodes/{node}", label)
+    rack_b = nodes[2:]
+    await ground.pod("in-the-way", node=rack_b[2], cards=1)
+    await ground.until(lambda: len(ground.bound()) == 1)
+
+    await ground.gang("train", 3, annotations={"wholenode.io/topology-key": RACK})
+    await ground.until(lambda: ground.waits("train", "TopologyFragmented"))
+    assert RACK in ground.claims()["train"]["status"]["message"]
+    assert ground.bound("train") == {}
+    assert ground.marked() == []
+
+    await ground.delete("in-the-way")
+    await ground.until(lambda: len(ground.bound("train")) == 3)
+    assert sorted(ground.bound("train").values()) == rack_b
+    await ground.never_broke_a_rule()
+
+
+@pytest.fixture
+async def hurried(plane: ControlPlane, product: Product) -> AsyncIterator[None]:
+    """The controller gives a gang that cannot land up after seconds."""
+    quick = Product(plane, {**SETTINGS, "WHOLENODE_LANDING_TIMEOUT_SECONDS": "1", "WHOLENODE_RETRY_AFTER_SECONDS": "0"})
+    for one in (quick, product):
+        await asyncio.to_thread(plane.stop_component, CONTROLLER)
+        one.launch(CONTROLLER)
+        await one.ready(CONTROLLER)
+        if one is quick:
+            yield
+
+
+async def test_g13_a_gang_whose_bindings_are_refused_for_ever_fails_after_a_few_tries_and_is_in_nobodys_way(
+    ground: Ground, hurried: None
+) -> None:
+    """What its first member got it keeps: nobody stops a pod that runs."""
+    await ground.pool(3)
+    await ground.refuse_bindings("never-1")
+    lives: list[str] = []
+
+    def note(change: Change) -> None:
+        if change.kind == "claims" and change.object["spec"]["gang"]["name"] == "never":
+            lives.append(phase(change.object))
+
+    ground.history.listeners.append(note)
+    await ground.gang("never", 2)
+    await ground.until(lambda: "Landing" in lives)
+    await ground.gang("meanwhile", 1)
+    await ground.until(lambda: len(ground.bound("meanwhile")) == 1)
+    assert "Failed" not in lives
+
+    await ground.until(lambda: "Failed" in lives)
+    status = ground.claims()["never"]["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "LandingTimedOut")
+    assert "something else keeps them from starting" in status["message"]
+    assert [one["phase"] for one in status["phases"]].count("Landing") == 3
+    await ground.until(lambda: not ground.marked())
+    await ground.gang("afterwards", 1)
+    await ground.until(lambda: len(ground.bound("afterwards")) == 1)
+    assert ground.bound("never") == {"never-0": ground.bound("never")["never-0"]}
+    assert lives[-1] == "Failed", "it is not tried again"
     await ground.never_broke_a_rule()
 
 

@@ -10,7 +10,7 @@ from fleet.actions import CreateClaim, Evict, Look, Open, Poke, Steer, Timing
 from fleet.lifecycle import decide
 from fleet.marks import taint
 from fleet.names import CLAIM_KEY, JOB_COMPLETION_INDEX, POKE
-from fleet.objects import Node, Pod, Toleration
+from fleet.objects import Condition, Node, Pod, Toleration
 from fleet.reasons import Reason
 from fleet.resources import HeldNode, Phase, PhaseTime, WholeNodeClaim
 from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, view
@@ -50,8 +50,13 @@ def test_g13_a_member_that_can_never_be_bound_ends_the_claim_after_some_tries(
 ) -> None:
     refuse(lambda _, one: one.metadata.name == "train-1")
     scene = busy(["n1", "n2", "n3", "n4"], each=2, timing=QUICK).add(gang(2))
+    scene.run(20)
+    stuck = next(one for one in scene.pods.values() if one.metadata.name == "train-1")
+    said = Condition("PodScheduled", "False", "SchedulerError", "admission denied the binding: not on a Sunday")
+    scene.add(replace(stuck, status=replace(stuck.status, conditions=(said,))))
     scene.run(300)
     made = scene.the_claim()
+    assert "of pod train-1 the scheduler says: admission denied the binding: not on a Sunday" in made.status.message
     assert (made.status.phase, made.status.reason) == (Phase.FAILED, Reason.LANDING_TIMED_OUT)
     assert scene.phases().count("Landing") == QUICK.landing_tries
     assert len(scene.evictions) == 4, "no more victims than for the two nodes it asked for"
