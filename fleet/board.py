@@ -59,6 +59,29 @@ class Seat:
     plain: int = 0
 
 
+_CODES: Final = {reason: -1 - index for index, reason in enumerate(Refused)}
+UNKNOWN: Final = _CODES[Refused.NODE_UNKNOWN]
+"""The rank of a node that is not on the board."""
+
+
+class _Refusals(dict[int, Refused]):
+    """What is said of nodes, by rank and cards in use, that a pod does not get: worked out once for each number."""
+
+    def __init__(self, lent: Refused) -> None:
+        super().__init__({code: reason for reason, code in _CODES.items()})
+        self._lent = lent
+
+    def __missing__(self, place: int) -> Refused:
+        reason = self._lent if place < _NOT_LENT else Refused.EMPTIER
+        self[place] = reason
+        return reason
+
+
+_NOT_LENT: Final = (Rank.LENT + 1) << RANK_BITS
+WITH_CONSENT: Final = _Refusals(Refused.EMPTIER)
+WITHOUT_CONSENT: Final = _Refusals(Refused.NO_AGREEMENT)
+
+
 class Board:
     """All nodes as placement sees them, and whose claims and agreements count. Attributes are for reading only."""
 
@@ -71,7 +94,7 @@ class Board:
         self.conflicts: dict[str, Refused] = {}
         """Nodes of several pools: nobody new may have them."""
         self.ranks: dict[str, int] = {}
-        """Each node's rank, moved left."""
+        """Each node's rank, moved left; below 0 where no small pod may go at all, and says why (`refusal`)."""
         self.opened: dict[str, str] = {}
         """The claim UID each open node is open to."""
         self.claims_of: dict[tuple[str, GangRef], tuple[str, ...]] = {}
@@ -100,6 +123,10 @@ class Board:
         """Whether HAMi shares out cards of any node: then it has the last word on pods with cards."""
         return bool(self._shared)
 
+    def lowest(self, namespace: str) -> int:
+        """The lowest place in `Tally.order` that small pods of the namespace may have."""
+        return 0 if namespace in self.consenting else _NOT_LENT
+
     def put(self, node: Node) -> None:
         """Take a node in, or a changed one anew."""
         name = node.metadata.name
@@ -108,7 +135,7 @@ class Board:
         self.seats[name] = seat
         self.small[name] = seat.small
         self.small_without_consent[name] = Refused.NO_AGREEMENT if seat.lent else seat.small
-        self.ranks[name] = seat.rank << RANK_BITS
+        self.ranks[name] = seat.rank << RANK_BITS if seat.small is None else _CODES[seat.small]
         if seat.small is Refused.POOL_CONFLICT:
             self.conflicts[name] = seat.small
         if seat.open_to:

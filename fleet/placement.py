@@ -5,10 +5,10 @@ Nothing is booked here and nothing is written: newer schedulers ask hypothetical
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, repeat
 
 from fleet import hami
-from fleet.board import Board, Rank, Refused, Seat
+from fleet.board import UNKNOWN, WITH_CONSENT, WITHOUT_CONSENT, Board, Rank, Refused, Seat
 from fleet.cards import refused_before
 from fleet.gangs import candidate_refs
 from fleet.names import DEFAULT_RESOURCE
@@ -49,6 +49,8 @@ def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placem
     was refused before gets every node it may have but untouched lent ones, for whoever refused it may know better.
     """
     request = board.classifier.classify(pod)
+    if request.request_class is RequestClass.SMALL and not board.shared_out and not refused_before(pod):
+        return _spare_nominated(pod, _fullest(pod, names, board, tally))
     placement = _judge(pod, names, board, request)
     if request.request_class is RequestClass.SMALL and len(placement.passed) > 1:
         _keep_best(pod, request, placement, board, tally)
@@ -119,13 +121,26 @@ def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     return Placement(passed, refused)
 
 
+def _fullest(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placement:
+    """What `_small` and `_keep_best` come to where only rank and fullness count: one look-up a name."""
+    places = list(map(tally.order.get, names, repeat(UNKNOWN)))
+    lowest = board.lowest(pod.metadata.namespace)
+    refusals = WITHOUT_CONSENT if lowest else WITH_CONSENT
+    refused = dict(zip(names, map(refusals.__getitem__, places), strict=True))
+    best = max(places, default=UNKNOWN)
+    if best < lowest:
+        return Placement(refused=refused)
+    passed = list(compress(names, map(best.__eq__, places)))
+    for name in passed:
+        refused.pop(name, None)
+    return Placement(passed, refused)
+
+
 def _keep_best(pod: Pod, request: Request, placement: Placement, board: Board, tally: Tally) -> None:
     if refused_before(pod):
         order = [_coarse(board.seats[name], tally.touched.get(name, 0)) for name in placement.passed]
-    elif board.shared_out:
-        order = _room_order(pod, request, placement.passed, board, tally)
     else:
-        order = list(map(tally.order.__getitem__, placement.passed))
+        order = _room_order(pod, request, placement.passed, board, tally)
     best = max(order)
     kept = list(compress(placement.passed, map(best.__eq__, order)))
     if len(kept) < len(placement.passed):

@@ -66,7 +66,7 @@ class Tally:
         """Cards in use, by node; nodes without any are left out. Not to be changed by the caller."""
         self._ranks: dict[str, int] = {}
         self.order: dict[str, int] = {}
-        """Each ranked node's rank plus its cards in use: the larger, the sooner it is filled up."""
+        """Each ranked node's rank plus its cards in use: the larger, the sooner it is filled up; below 0: never."""
         for pod, request in pods:
             self.put(pod, request)
 
@@ -100,8 +100,9 @@ class Tally:
             self.touched[node] = touched
         else:
             del self.touched[node]
-        if node in self._ranks:
-            self.order[node] = self._ranks[node] + touched
+        rank = self._ranks.get(node, -1)
+        if rank >= 0:
+            self.order[node] = rank + touched
 
     def rank(self, node: str, rank: int | None) -> None:
         """Give the node a place in `order`, or take it out; ranks must lie further apart than cards."""
@@ -110,7 +111,7 @@ class Tally:
             self.order.pop(node, None)
         else:
             self._ranks[node] = rank
-            self.order[node] = rank + self.touched.get(node, 0)
+            self.order[node] = rank + self.touched.get(node, 0) if rank >= 0 else rank
 
     def on(self, node_name: str) -> NodeUse:
         """What is taken on the node; not to be changed by the caller."""
