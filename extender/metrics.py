@@ -4,6 +4,7 @@ What is counted per question is counted in plain numbers and given its form only
 the client library cost more than the decision itself.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
@@ -62,11 +63,24 @@ class _Service(Collector):
         self.times = {verb: _Times() for verb in ("filter", "prioritize", "preempt")}
         self.passed = 0
         self.refused: Counter[str] = Counter()
+        self.fresh: list[Placement] = []
+        """Answers that are not counted yet."""
         self.bad: Counter[str] = Counter()
         self.certificates: Counter[str] = Counter()
         self.certificate_ends_at: float | None = None
 
+    def count(self) -> None:
+        """Count the nodes of the answers given since the last time."""
+        for placement in self.fresh:
+            self.passed += len(placement.passed)
+            for reasons in (placement.refused, placement.for_now):
+                if reasons:
+                    for reason, number in Counter(reasons.values()).items():
+                        self.refused[reason.name] += number
+        self.fresh.clear()
+
     def collect(self) -> Iterator[Metric]:
+        self.count()
         decisions = CounterMetricFamily(
             "wholenode_filter_decisions", "Nodes let through or refused.", labels=["result", "reason"]
         )
@@ -100,13 +114,17 @@ class Metrics:
         self.registry.register(self._service)
 
     def decided(self, placement: Placement) -> None:
-        """Count the nodes of one answer."""
+        """Count the nodes of one answer: once it is sent, for counting 5,000 refusals takes its time."""
         service = self._service
-        service.passed += len(placement.passed)
-        for reasons in (placement.refused, placement.for_now):
-            if reasons:
-                for reason, number in Counter(reasons.values()).items():
-                    service.refused[reason.name] += number
+        if service.fresh:
+            service.count()  # questions come faster than turns of the loop: no more than one answer is kept
+            service.fresh.append(placement)
+            return
+        service.fresh.append(placement)
+        try:
+            asyncio.get_running_loop().call_soon(service.count)
+        except RuntimeError:  # nobody is kept waiting
+            service.count()
 
     def took(self, verb: str, seconds: float) -> None:
         """Count one answer and its time."""
