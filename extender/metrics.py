@@ -116,11 +116,11 @@ class Metrics:
     def decided(self, placement: Placement) -> None:
         """Count the nodes of one answer: once it is sent, for counting 5,000 refusals takes its time."""
         service = self._service
-        if service.fresh:
-            service.count()  # questions come faster than turns of the loop: no more than one answer is kept
-            service.fresh.append(placement)
-            return
+        due = bool(service.fresh)
+        service.count()  # if questions come faster than turns of the loop, no more than one answer is kept
         service.fresh.append(placement)
+        if due:
+            return
         try:
             asyncio.get_running_loop().call_soon(service.count)
         except RuntimeError:  # nobody is kept waiting

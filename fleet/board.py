@@ -1,6 +1,6 @@
 """What placement goes by: each node's part in it, changed node by node as the cluster changes, never by a question."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -78,8 +78,8 @@ class _Refusals(dict[int, Refused]):
 
 
 _NOT_LENT: Final = (Rank.LENT + 1) << RANK_BITS
-WITH_CONSENT: Final = _Refusals(Refused.EMPTIER)
-WITHOUT_CONSENT: Final = _Refusals(Refused.NO_AGREEMENT)
+_WITH_CONSENT: Final = _Refusals(Refused.EMPTIER)
+_WITHOUT_CONSENT: Final = _Refusals(Refused.NO_AGREEMENT)
 
 
 class Board:
@@ -88,13 +88,10 @@ class Board:
     def __init__(self, classifier: Classifier) -> None:
         self.classifier = classifier
         self.seats: dict[str, Seat] = {}
-        self.small: dict[str, Refused | None] = {}
-        """For each node why small pods of a namespace that agreed may not have it, or None."""
-        self.small_without_consent: dict[str, Refused | None] = {}
         self.conflicts: dict[str, Refused] = {}
         """Nodes of several pools: nobody new may have them."""
         self.ranks: dict[str, int] = {}
-        """Each node's rank, moved left; below 0 where no small pod may go at all, and says why (`refusal`)."""
+        """Each node's rank, moved left; below 0 where no small pod may go at all, and why (`terms`)."""
         self.opened: dict[str, str] = {}
         """The claim UID each open node is open to."""
         self.claims_of: dict[tuple[str, GangRef], tuple[str, ...]] = {}
@@ -123,9 +120,12 @@ class Board:
         """Whether HAMi shares out cards of any node: then it has the last word on pods with cards."""
         return bool(self._shared)
 
-    def lowest(self, namespace: str) -> int:
-        """The lowest place in `Tally.order` that small pods of the namespace may have."""
-        return 0 if namespace in self.consenting else _NOT_LENT
+    def terms(self, namespace: str) -> tuple[int, Mapping[int, Refused]]:
+        """The lowest place that small pods of the namespace may have, and what is said of places they do not get.
+
+        A place is a node's rank, with or without its cards in use.
+        """
+        return (0, _WITH_CONSENT) if namespace in self.consenting else (_NOT_LENT, _WITHOUT_CONSENT)
 
     def put(self, node: Node) -> None:
         """Take a node in, or a changed one anew."""
@@ -133,8 +133,6 @@ class Board:
         self.drop(name)
         seat = _seat(node, Membership.of(self.classifier.pools, (node,)))
         self.seats[name] = seat
-        self.small[name] = seat.small
-        self.small_without_consent[name] = Refused.NO_AGREEMENT if seat.lent else seat.small
         self.ranks[name] = seat.rank << RANK_BITS if seat.small is None else _CODES[seat.small]
         if seat.small is Refused.POOL_CONFLICT:
             self.conflicts[name] = seat.small
@@ -145,7 +143,7 @@ class Board:
 
     def drop(self, name: str) -> None:
         """Forget a node."""
-        for part in (self.seats, self.small, self.small_without_consent, self.ranks, self.conflicts, self.opened):
+        for part in (self.seats, self.ranks, self.conflicts, self.opened):
             part.pop(name, None)
         self._shared.discard(name)
 

@@ -111,7 +111,7 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: dict[str, Loo
             _protected(context, claim, pod, why)
             return None
         if pod.metadata.uid not in recorded:
-            key = _gang_key(context, pod)
+            key = context.view.gang_key_of(pod)
             victim = victim_of(context.view, pod, verdict.agreement, context.now, already_counted=key in counted)
             new.append(msgspec.structs.replace(victim, evicted_at=context.now, node=pod.spec.node_name or ""))
             counted.add(key)
@@ -180,10 +180,6 @@ def _first_to_go(context: Context, running: list[Pod]) -> list[Pod]:
 def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
     """Whether the card holder is what the node is vacated for: a member that takes the whole node."""
     return member(claim, pod) and context.view.classify(pod).request_class is RequestClass.WHOLE_NODE
-
-
-def _gang_key(context: Context, pod: Pod) -> str:
-    return context.view.gang_key_of(pod)
 
 
 def _protected(context: Context, claim: WholeNodeClaim, pod: Pod, why: str) -> None:

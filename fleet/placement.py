@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress, repeat
 
 from fleet import hami
-from fleet.board import UNKNOWN, WITH_CONSENT, WITHOUT_CONSENT, Board, Rank, Refused, Seat
+from fleet.board import UNKNOWN, Board, Rank, Refused, Seat
 from fleet.cards import refused_before
 from fleet.gangs import candidate_refs
 from fleet.names import DEFAULT_RESOURCE
@@ -112,20 +112,19 @@ def _impossible(names: Sequence[str], board: Board) -> Placement:
 
 def _small(pod: Pod, names: Sequence[str], board: Board) -> Placement:
     """Small pools and nodes of no pool; idle whole nodes for those who agreed to give them back; never a held node."""
-    verdicts = board.small if pod.metadata.namespace in board.consenting else board.small_without_consent
-    unknown = Refused.NODE_UNKNOWN
-    passed = [name for name in names if verdicts.get(name, unknown) is None]
+    lowest, refusals = board.terms(pod.metadata.namespace)
+    places = list(map(board.ranks.get, names, repeat(UNKNOWN)))
+    passed = [name for name, place in zip(names, places, strict=True) if place >= lowest]
     if len(passed) == len(names):
         return Placement(passed)
-    refused = {name: why for name in names if (why := verdicts.get(name, unknown)) is not None}
+    refused = {name: refusals[place] for name, place in zip(names, places, strict=True) if place < lowest}
     return Placement(passed, refused)
 
 
 def _fullest(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placement:
     """What `_small` and `_keep_best` come to where only rank and fullness count: one look-up a name."""
     places = list(map(tally.order.get, names, repeat(UNKNOWN)))
-    lowest = board.lowest(pod.metadata.namespace)
-    refusals = WITHOUT_CONSENT if lowest else WITH_CONSENT
+    lowest, refusals = board.terms(pod.metadata.namespace)
     refused = dict(zip(names, map(refusals.__getitem__, places), strict=True))
     best = max(places, default=UNKNOWN)
     if best < lowest:

@@ -84,7 +84,7 @@ class GangCase:
 def gang_case(ground: Ground, pod: Pod, request: Request, told: Told, now: datetime) -> GangCase:
     """Put the facts of a waiting whole-node pod together."""
     view = ground.view
-    gang = view.gangs.get(gang_key(pod.metadata.namespace, gang_ref(pod, view.jobs)))
+    gang = view.gangs.get(view.gang_key_of(pod))
     claim = _claim_of(view, pod)
     uid, pool = (claim.metadata.uid, claim.spec.pool) if claim is not None else ("", None)
     supply = ground.supply(pod, request, uid, pool)
