@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from kwok.admin import Admin
 from kwok.controlplane import ControlPlane
 from kwok.landings import PodWatch, follow
 from kwok.product import Product
+
+SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4"}
 
 
 def running_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
@@ -24,6 +27,20 @@ def running_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         reporter = request.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_line(f"\ncontrol plane logs: {plane.logs}")
+
+
+def running_product(plane: ControlPlane) -> Iterator[Product]:
+    """wholenode, installed and running, for a fixture of any scope; stopped afterwards, its objects stay."""
+    product = Product(plane, SETTINGS)
+
+    async def start() -> None:
+        async with Admin(plane.kubeconfig) as admin:
+            await product.install(admin)
+            await product.start()
+
+    asyncio.run(start())
+    yield product
+    product.stop()
 
 
 @pytest.fixture
@@ -49,7 +66,7 @@ async def watch(admin: Admin) -> AsyncIterator[PodWatch]:
 @pytest.fixture
 async def product(plane: ControlPlane, admin: Admin) -> AsyncIterator[Product]:
     """wholenode, installed and running; stopped after the test, its objects stay."""
-    product = Product(plane, {"WHOLENODE_LEASE_SECONDS": "4"})
+    product = Product(plane, SETTINGS)
     await product.install(admin)
     yield product
     product.stop()

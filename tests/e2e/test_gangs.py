@@ -15,11 +15,10 @@ from kwok.product import CONTROLLER, Product
 from kwok.readings import node_of, phase, reason
 from kwok.testing import Fleet
 from kwok.workloads import make_job, make_pod
-from tests.e2e.conftest import running_plane
+from tests.e2e.conftest import SETTINGS, running_plane, running_product
 from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground, new_ground
 from tests.e2e.play import API, agreement
 
-SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4"}
 RACK = "example.com/rack"
 
 
@@ -32,16 +31,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it."""
-    product = Product(plane, SETTINGS)
-
-    async def start() -> None:
-        async with Admin(plane.kubeconfig) as admin:
-            await product.install(admin)
-            await product.start()
-
-    asyncio.run(start())
-    yield product
-    product.stop()
+    yield from running_product(plane)
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ from kwok.controlplane import ControlPlane
 from kwok.product import CONTROLLER, EXTENDER, NAMESPACE, Product
 from kwok.readings import phase, reason
 from kwok.testing import Fleet
-from tests.e2e.conftest import running_plane
+from tests.e2e.conftest import SETTINGS, running_plane, running_product
 from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground, new_ground
 from tests.e2e.play import agreement
 from tests.e2e.relay import Relay, relay
 
-SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4"}
 NOT_READY = "wholenode: the extender has not seen the whole cluster yet"
 WAITING = "wholenode: the gang's claim holds no proved empty node yet"
 
@@ -34,16 +33,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it."""
-    product = Product(plane, SETTINGS)
-
-    async def start() -> None:
-        async with Admin(plane.kubeconfig) as admin:
-            await product.install(admin)
-            await product.start()
-
-    asyncio.run(start())
-    yield product
-    product.stop()
+    yield from running_product(plane)
 
 
 @pytest.fixture
