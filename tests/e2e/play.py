@@ -29,6 +29,8 @@ SETTINGS = {
 }
 """Shorter waits where a claim gives something up; the settling times, which keep nodes safe, are the usual ones."""
 REST_SECONDS = 90.0
+RESTED_SECONDS = 1.0
+"""Several passes of the controller."""
 _KINDS = {
     "jobs": "/apis/batch/v1/namespaces/{}/jobs",
     "pods": "/api/v1/namespaces/{}/pods",
@@ -120,14 +122,22 @@ class Play:
         await self._clear()
 
     async def _come_to_rest(self) -> None:
-        while await self._history.until(self._rest.reached, REST_SECONDS) and self._tasks:
-            await asyncio.gather(*self._tasks)
+        """Between two passes of the controller everything may look settled for a moment: rest is what lasts."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                while not await self._rests():
+                    await asyncio.gather(*self._tasks)
         self.invariants.take(await self._history.catch_up())
         unsettled = list(self._rest.unsettled())
         assert not self.invariants.violations, "\n".join(self.invariants.violations)
         assert not unsettled, "not at rest:\n" + "\n".join(unsettled)
         partly = self.invariants.partly_bound()
         assert not partly, "\n".join(partly)
+
+    async def _rests(self) -> bool:
+        await self._history.until(self._rest.reached, REST_SECONDS)
+        disturbed = await self._history.until(lambda: not self._rest.reached(), RESTED_SECONDS)
+        return not disturbed and not self._tasks
 
     async def _place_by_hand(self, named: dict[str, Workload]) -> None:
         """On the idle fleet, where they fit; before all else, so that kube-scheduler knows of them first."""
