@@ -2,9 +2,13 @@
 
 import click
 
+from cli.claims import claims
 from cli.crds import crds
+from cli.dump import dump
 from cli.lab import lab
+from cli.ledger import ledger
 from cli.manifests import manifests
+from cli.plan import plan
 from cli.why import why
 
 
@@ -18,3 +22,7 @@ main.add_command(lab)
 main.add_command(crds)
 main.add_command(manifests)
 main.add_command(why)
+main.add_command(plan)
+main.add_command(claims)
+main.add_command(ledger)
+main.add_command(dump)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from cli.pods import which
+
 SERVICE: Final = "wholenode-system/wholenode-extender"
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 NOT_FOUND, FORBIDDEN, UNREACHABLE = 3, 4, 5
-_FORMS: Final = ("pod", "pods", "po")
 _OURS: Final = "wholenode: "
 _SECONDS: Final = 30.0
 T = TypeVar("T")
@@ -46,7 +45,7 @@ def why(
     from cli.why_text import told
     from fleet.why.explanations import Explanation
 
-    where, name = _which(pod, namespace)
+    where, name = which(pod, namespace)
     if direct and url:
         raise click.UsageError("say --direct or --url, not both")
     if url and not url.startswith(("http://", "https://")):
@@ -66,21 +65,6 @@ def why(
     except msgspec.DecodeError:
         _fail("the answer is not an explanation: is that address an extender of this version?", UNREACHABLE)
     click.echo(told(answer, datetime.now(UTC)))
-
-
-def _which(pod: str, namespace: str | None) -> tuple[str, str]:
-    """The namespace and name meant. Raises click.UsageError."""
-    parts = pod.split("/")
-    if len(parts) == 2 and parts[0] in _FORMS and namespace is not None:  # noqa: PLR2004
-        parts = parts[1:]
-    if len(parts) == 1 and namespace is not None:
-        parts = [namespace, *parts]
-    if len(parts) != 2 or not all(parts) or (namespace is not None and parts[0] != namespace):  # noqa: PLR2004
-        raise click.UsageError(f"{pod!r}: name the pod as NAMESPACE/POD, or as POD or pod/POD with -n NAMESPACE")
-    wrong = next((part for part in parts if not _NAME.fullmatch(part)), None)
-    if wrong is not None:
-        raise click.UsageError(f"{wrong!r} is no name of a namespace or pod: small letters, digits, '-' and '.'")
-    return parts[0], parts[1]
 
 
 def _fail(text: str, code: int) -> NoReturn:

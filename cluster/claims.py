@@ -1,4 +1,4 @@
-"""Writing our own custom resources: claims are made and deleted, the status of all three kinds is written."""
+"""Writing our own custom resources: claims are made and deleted, the status of every kind is written."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
@@ -12,21 +12,25 @@ from fleet.resources import (
     ClaimSpec,
     ClaimStatus,
     DrainAgreement,
+    DrainRecord,
     GPUPool,
     PoolStatus,
+    RecordStatus,
     WholeNodeClaim,
 )
 
-R = TypeVar("R", GPUPool, DrainAgreement, WholeNodeClaim)
+R = TypeVar("R", GPUPool, DrainAgreement, WholeNodeClaim, DrainRecord)
 
 
-def collection_path(type_: type[GPUPool] | type[DrainAgreement] | type[WholeNodeClaim], namespace: str = "") -> str:
+def collection_path(
+    type_: type[GPUPool] | type[DrainAgreement] | type[WholeNodeClaim] | type[DrainRecord], namespace: str = ""
+) -> str:
     """Where objects of one of our kinds are: of all namespaces, or of one."""
     within = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{GROUP}/{VERSION}{within}/{type_.definition.plural}"
 
 
-def object_path(item: GPUPool | DrainAgreement | WholeNodeClaim) -> str:
+def object_path(item: GPUPool | DrainAgreement | WholeNodeClaim | DrainRecord) -> str:
     return f"{collection_path(type(item), item.metadata.namespace)}/{item.metadata.name}"
 
 
@@ -55,7 +59,9 @@ async def write_status(api: Api, item: WholeNodeClaim, status: ClaimStatus) -> W
 async def write_status(api: Api, item: GPUPool, status: PoolStatus) -> GPUPool: ...
 @overload
 async def write_status(api: Api, item: DrainAgreement, status: AgreementStatus) -> DrainAgreement: ...
-async def write_status(api: Api, item: R, status: ClaimStatus | PoolStatus | AgreementStatus) -> R:
+@overload
+async def write_status(api: Api, item: DrainRecord, status: RecordStatus) -> DrainRecord: ...
+async def write_status(api: Api, item: R, status: ClaimStatus | PoolStatus | AgreementStatus | RecordStatus) -> R:
     """Replace the status of the object as it was read; times keep their microseconds.
 
     Raises Conflict if the object changed since it was read, NotFound if it is gone.

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Final, Literal
 
 import aiohttp
@@ -18,7 +18,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.kube_config import refresh_token
 
 from cluster.credentials import CredentialsError, load
-from cluster.errors import Throttled, Unavailable, from_answer
+from cluster.errors import LeaseLost, Throttled, Unavailable, from_answer
 from cluster.pacing import TokenBucket, backoff
 
 DEFAULT_QPS: Final = 50.0
@@ -49,16 +49,31 @@ class Api:
     which must not be lost because much else is being written, and for writes whose `turn` has come.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, configuration: Configuration, bucket: TokenBucket) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        configuration: Configuration,
+        bucket: TokenBucket,
+        may_write: Callable[[], bool] | None = None,
+    ) -> None:
         self._session = session
         self._configuration = configuration
         self._bucket = bucket
+        self._may_write = may_write
         self._base_url = str(configuration.host).rstrip("/")
 
     @property
     def server(self) -> str:
         """The API server's address, for messages."""
         return self._base_url
+
+    def fenced(self, may_write: Callable[[], bool]) -> "Api":
+        """The same connection for everybody but the lease: each write asks `may_write` right before it is sent.
+
+        It raises LeaseLost, and nothing goes out, if the answer is no: a process that was frozen between a decision and
+        its write may have been replaced meanwhile.
+        """
+        return Api(self._session, self._configuration, self._bucket, may_write)
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         """GET, repeated up to 3 times with pauses when the server is unavailable or asks to slow down."""
@@ -140,6 +155,8 @@ class Api:
         common = await self._common()
         if data is not None and content_type is not None:
             common["headers"]["Content-Type"] = content_type
+        if method != "GET" and self._may_write is not None and not self._may_write():
+            raise LeaseLost(f"{what} was not sent: this process does not lead any more")
         try:
             async with self._session.request(
                 method, self._base_url + path, params=query, data=data, timeout=_TIMEOUT, **common

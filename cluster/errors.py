@@ -4,7 +4,7 @@ ClusterError
 ├── NotFound                  404: the object, or its kind, does not exist
 ├── AlreadyExists             409 with reason AlreadyExists: a create came second
 ├── Conflict                  409: the object changed since it was read, or has another UID
-│   ├── HeldByAnother         the node carries the taint or label of another claim
+│   ├── HeldByAnother         the node carries the taint of another claim
 │   └── NotHeld               the node does not carry our claim's taint any more
 ├── Forbidden                 401, 403: who we are, or what we may do, is not enough
 ├── NamespaceTerminating      403: the namespace is going away, nothing can be made in it
@@ -42,7 +42,7 @@ class Conflict(ClusterError):
 
 
 class HeldByAnother(Conflict):
-    """Another claim's taint or label is on the node."""
+    """Another claim's taint is on the node."""
 
 
 class NotHeld(Conflict):

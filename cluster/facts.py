@@ -1,4 +1,4 @@
-"""What an explanation of one pod's wait needs from the API server: the pod, what others told about it, and a view."""
+"""What the command line and explanations read from the API server: one pod and what is told of it; all of it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -10,8 +10,9 @@ import msgspec
 
 from cluster.claims import collection_path
 from cluster.client import Api
-from cluster.errors import ClusterError, NotFound
+from cluster.errors import ClusterError, Forbidden, NotFound
 from cluster.listing import Described, ObjectDecoder, list_all
+from fleet.devices import CLAIMS_PATH
 from fleet.gangs import candidate_refs
 from fleet.names import COSCHEDULING_API, GANG, IN_TREE_API, JOBSET_UID, KUEUE_POD_GROUP
 from fleet.objects import (
@@ -25,7 +26,7 @@ from fleet.objects import (
     PodGroup,
     ResourceClaim,
 )
-from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.resources import DrainAgreement, DrainRecord, GPUPool, WholeNodeClaim
 from fleet.view import View
 from fleet.why.explanations import ContainerState, Event, Told, Workload
 
@@ -256,8 +257,25 @@ async def _groups(api: Api, pod: Pod) -> Groups:
     return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The whole cluster, and what could not be read of it for want of rights, in words."""
+
+    view: View
+    unread: tuple[str, ...] = ()
+
+
 async def whole_view(api: Api) -> View:
-    """The cluster as LISTs show it, for a caller without caches. Raises Forbidden, NotFound without our kinds."""
+    """As `whole`, for a caller who does without what he may not read."""
+    return (await whole(api)).view
+
+
+async def whole(api: Api) -> Whole:
+    """The cluster as LISTs show it, for a caller without caches. Raises Forbidden, NotFound without our kinds.
+
+    Kinds that are not served everywhere may be missing; they, and the records, may be forbidden.
+    """
+    unread: list[str] = []
     async with asyncio.TaskGroup() as group:
         nodes = group.create_task(_list(api, "/api/v1/nodes", Node))
         pods = group.create_task(_list(api, "/api/v1/pods", Pod))
@@ -266,8 +284,16 @@ async def whole_view(api: Api) -> View:
         agreements = group.create_task(_list(api, collection_path(DrainAgreement), DrainAgreement))
         claims = group.create_task(_list(api, collection_path(WholeNodeClaim), WholeNodeClaim))
         budgets = group.create_task(_list(api, "/apis/policy/v1/poddisruptionbudgets", DisruptionBudget))
-        devices = group.create_task(_list_if_served(api, "/apis/resource.k8s.io/v1/resourceclaims", ResourceClaim))
-    return View(
+        records = group.create_task(_if_served(api, collection_path(DrainRecord), DrainRecord, unread))
+        devices = group.create_task(_if_served(api, CLAIMS_PATH, ResourceClaim, unread))
+        in_tree = [
+            group.create_task(_if_served(api, f"/apis/{IN_TREE_API}/{version}/podgroups", PodGroup, unread))
+            for version in _IN_TREE_VERSIONS
+        ]
+        theirs = f"/apis/{COSCHEDULING_API}/v1alpha1/podgroups"
+        coscheduling = group.create_task(_if_served(api, theirs, CoschedulingGroup, unread))
+    in_tree_groups = {one.metadata.uid: one for task in in_tree for one in task.result()}
+    view = View(
         nodes={one.metadata.name: one for one in nodes.result()},
         pods={one.metadata.uid: one for one in pods.result()},
         jobs={one.metadata.uid: one for one in jobs.result()},
@@ -276,7 +302,20 @@ async def whole_view(api: Api) -> View:
         claims={one.metadata.uid: one for one in claims.result()},
         budgets=budgets.result(),
         device_claims=devices.result(),
+        pod_groups=(*in_tree_groups.values(), *coscheduling.result()),
+        records={one.metadata.uid: one for one in records.result()},
     )
+    return Whole(view, tuple(sorted(unread)))
+
+
+async def drain_records(api: Api, namespace: str = "") -> tuple[DrainRecord, ...]:
+    """All records, or those of one namespace."""
+    return await _list(api, collection_path(DrainRecord, namespace), DrainRecord)
+
+
+async def claims_of(api: Api, namespace: str = "") -> tuple[WholeNodeClaim, ...]:
+    """All claims, or those of one namespace."""
+    return await _list(api, collection_path(WholeNodeClaim, namespace), WholeNodeClaim)
 
 
 async def _list(api: Api, path: str, type_: type[D], query: Mapping[str, str] | None = None) -> tuple[D, ...]:
@@ -284,8 +323,11 @@ async def _list(api: Api, path: str, type_: type[D], query: Mapping[str, str] | 
     return tuple(found)
 
 
-async def _list_if_served(api: Api, path: str, type_: type[D]) -> tuple[D, ...]:
+async def _if_served(api: Api, path: str, type_: type[D], unread: list[str]) -> tuple[D, ...]:
     try:
         return await _list(api, path, type_)
     except NotFound:
+        return ()
+    except Forbidden as error:
+        unread.append(error.message)
         return ()

@@ -1,10 +1,10 @@
-"""The one writer of our taint and label on nodes. It never touches anything else of a node, nor another claim's marks.
+"""The one writer of our marks on nodes: taint, label and shield. It touches nothing else, nor another claim's marks.
 
 Each write is a JSON patch bound to the resource version it was decided on, so other taints keep every field they have
 and their order. On a conflict the node is read and the decision made again, a few times.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,17 +13,21 @@ from cluster.client import Api
 from cluster.errors import Conflict, HeldByAnother, Invalid, NotFound, NotHeld
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Taint
+from fleet.shields import put_up, take_down
 
 _ATTEMPTS: Final = 5
 _NO_SCHEDULE: Final = "NoSchedule"
-_LABEL_POINTER: Final = "/metadata/labels/" + CLAIM_KEY.replace("~", "~0").replace("/", "~1")
+_LABELS: Final = "/metadata/labels"
+_ANNOTATIONS: Final = "/metadata/annotations"
 _DECODER: Final = msgspec.json.Decoder(Node)
 
 Patch = list[dict[str, Any]]
 
 
 async def hold(api: Api, node: Node, claim_uid: str) -> Node:
-    """Close the node for everybody but the claim: add our taint. Nothing is written if it is there already.
+    """Close the node for everybody but the claim, and to autoscalers: add our taint and shield, in one write.
+
+    Nothing is written if the taint is there already. The label of a gang that runs there does not stand in the way.
 
     Raises HeldByAnother; Conflict if the node keeps changing; NotFound if it is gone or was made anew.
     """
@@ -31,19 +35,19 @@ async def hold(api: Api, node: Node, claim_uid: str) -> Node:
 
 
 async def release_to(api: Api, node: Node, claim_uid: str) -> Node:
-    """Open the held node for the claim's gang: set our label. Nothing is written if it is there already.
+    """Open the held node for the claim's gang: set our label, whatever it says. Nothing is written if it is right.
 
     Raises NotHeld if our taint is not on the node, HeldByAnother, Conflict, NotFound.
     """
     return await _change(api, node, lambda seen: _release_patch(seen, claim_uid))
 
 
-async def clear(api: Api, node: Node, claim_uid: str) -> Node:
-    """Take this claim's taint and label off the node, if they are there; another claim's marks stay.
+async def clear(api: Api, node: Node, claim_uid: str, *, label_stays: bool = False) -> Node:
+    """Take this claim's taint, shield and (unless `label_stays`) label off the node, in one write.
 
-    Raises Conflict, NotFound.
+    Another claim's marks stay, and what others have written. Raises Conflict, NotFound.
     """
-    return await _change(api, node, lambda seen: _clear_patch(seen, claim_uid))
+    return await _change(api, node, lambda seen: _clear_patch(seen, claim_uid, label_stays=label_stays))
 
 
 def _hold_patch(node: Node, claim_uid: str) -> Patch:
@@ -52,8 +56,11 @@ def _hold_patch(node: Node, claim_uid: str) -> Patch:
         return []
     taint = {"key": CLAIM_KEY, "value": claim_uid, "effect": _NO_SCHEDULE}
     if node.spec.taints:
-        return [{"op": "add", "path": "/spec/taints/-", "value": taint}]
-    return [{"op": "add", "path": "/spec/taints", "value": [taint]}]
+        tainted: Patch = [{"op": "add", "path": "/spec/taints/-", "value": taint}]
+    else:
+        tainted = [{"op": "add", "path": "/spec/taints", "value": [taint]}]
+    notes = node.metadata.annotations
+    return tainted + _add(_ANNOTATIONS, notes, put_up(notes, claim_uid))
 
 
 def _release_patch(node: Node, claim_uid: str) -> Patch:
@@ -62,20 +69,33 @@ def _release_patch(node: Node, claim_uid: str) -> Patch:
         raise NotHeld(f"node {node.metadata.name} does not carry the taint of claim {claim_uid}")
     if node.metadata.label(CLAIM_KEY) == claim_uid:
         return []
-    if node.metadata.labels is None:
-        return [{"op": "add", "path": "/metadata/labels", "value": {CLAIM_KEY: claim_uid}}]
-    return [{"op": "add", "path": _LABEL_POINTER, "value": claim_uid}]
+    return _add(_LABELS, node.metadata.labels, {CLAIM_KEY: claim_uid})
 
 
-def _clear_patch(node: Node, claim_uid: str) -> Patch:
+def _clear_patch(node: Node, claim_uid: str, *, label_stays: bool) -> Patch:
     patch: Patch = [
         {"op": "remove", "path": f"/spec/taints/{index}"}
         for index, taint in reversed(list(enumerate(node.spec.taints or ())))
         if _is_ours(taint, claim_uid)
     ]
-    if node.metadata.label(CLAIM_KEY) == claim_uid:
-        patch.append({"op": "remove", "path": _LABEL_POINTER})
+    patch += _remove(_ANNOTATIONS, take_down(node.metadata.annotations, claim_uid))
+    if node.metadata.label(CLAIM_KEY) == claim_uid and not label_stays:
+        patch += _remove(_LABELS, (CLAIM_KEY,))
     return patch
+
+
+def _add(path: str, present: Mapping[str, str] | None, entries: Mapping[str, str]) -> Patch:
+    if present is None:
+        return [{"op": "add", "path": path, "value": dict(entries)}]
+    return [{"op": "add", "path": _pointer(path, key), "value": value} for key, value in entries.items()]
+
+
+def _remove(path: str, keys: Iterable[str]) -> Patch:
+    return [{"op": "remove", "path": _pointer(path, key)} for key in keys]
+
+
+def _pointer(path: str, key: str) -> str:
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _is_ours(taint: Taint, claim_uid: str) -> bool:
@@ -88,9 +108,6 @@ def _has_taint(node: Node, claim_uid: str) -> bool:
 
 def _refuse_foreign(node: Node, claim_uid: str) -> None:
     holders = {taint.value or "" for taint in node.spec.taints or () if taint.key == CLAIM_KEY}
-    label = node.metadata.label(CLAIM_KEY)
-    if label is not None:
-        holders.add(label)
     if others := holders - {claim_uid}:
         raise HeldByAnother(f"node {node.metadata.name} is held for claim {', '.join(sorted(others))}")
 

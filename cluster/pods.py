@@ -1,4 +1,4 @@
-"""Everything we do to pods: evict, steer to a claim's nodes, poke; and the consistent look at one node's pods."""
+"""Everything we do to pods: evict, steer, poke, ask for a checkpoint; and the consistent look at one node's pods."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -9,7 +9,7 @@ import msgspec
 from cluster.client import Api
 from cluster.errors import Conflict, Expired, Invalid, NotFound
 from cluster.listing import ObjectDecoder, list_all
-from fleet.names import CLAIM_KEY, POKE
+from fleet.names import CHECKPOINT_REQUESTED, CLAIM_KEY, POKE
 from fleet.objects import Pod
 
 _ATTEMPTS: Final = 5
@@ -110,7 +110,16 @@ async def ungate(api: Api, pod: Pod) -> Pod:
 
 async def poke(api: Api, pod: Pod, value: str) -> Pod:
     """Change an annotation so that kube-scheduler tries the pod again. Raises NotFound if this very pod is gone."""
-    patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {POKE: value}}}
+    return await _annotate(api, pod, POKE, value)
+
+
+async def ask_checkpoint(api: Api, pod: Pod, value: str) -> Pod:
+    """Say by annotation since when a checkpoint is asked for. Raises NotFound if this very pod is gone."""
+    return await _annotate(api, pod, CHECKPOINT_REQUESTED, value)
+
+
+async def _annotate(api: Api, pod: Pod, key: str, value: str) -> Pod:
+    patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {key: value}}}
     try:
         return _DECODER.decode(await api.patch(_path(pod), patch, "merge"))
     except (Conflict, Invalid):

@@ -19,9 +19,11 @@ from controller.engine import Engine
 from controller.hands import Hands
 from controller.metrics import Metrics
 from controller.operator import OperatorThread
+from controller.retention import Retention
 from controller.server import serve
 from controller.settings import Settings
 from controller.upkeep import Upkeep
+from fleet.retention import Keep
 
 _LOG = logging.getLogger("wholenode.controller")
 _STUCK_SECONDS = 30.0
@@ -49,13 +51,14 @@ async def run(settings: Settings) -> None:
 
 class _Replica:
     def __init__(self, api: Api, settings: Settings, lease: LeaseElector, identity: str) -> None:
-        self._api = api
+        # The lease is renewed over the connection as it is; whatever else is written asks the lease first.
+        self._api = api = api.fenced(lease.is_valid)
         self._settings = settings
         self._lease = lease
         self._metrics = Metrics()
         self._events = EventWriter(api, "wholenode-controller", identity)
         self._caches = Caches(api, self._changed)
-        hands = Hands(api, self._caches, self._metrics, self._events, lease.is_valid)
+        hands = Hands(api, self._caches, self._metrics, self._events, lease.is_valid, settings.prober())
         self._engine = Engine(self._caches, hands, self._metrics, settings.timing(), lease.is_valid)
         self._leading = False
 
@@ -83,8 +86,13 @@ class _Replica:
             group.create_task(self._caches.run())
             group.create_task(self._events.run())
             group.create_task(Upkeep(self._api, self._caches, self._metrics, self._lease.is_valid).run())
+            group.create_task(self._clean_up())
             group.create_task(self._engine.run())
             group.create_task(_fail_when(kopf_died))
+
+    async def _clean_up(self) -> None:
+        keep = Keep.of_days(self._settings.record_days, self._settings.claim_days)
+        await Retention(self._api, self._caches, keep, self._lease.is_valid).run()
 
     def _changed(self) -> None:
         self._engine.kick()

@@ -12,7 +12,7 @@ from cluster.reflector import Reflector
 from fleet.devices import CLAIMS_PATH
 from fleet.names import COSCHEDULING_API, IN_TREE_API
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
-from fleet.resources import ClaimStatus, DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.resources import ClaimStatus, DrainAgreement, DrainRecord, GPUPool, WholeNodeClaim
 from fleet.view import View
 
 
@@ -33,6 +33,8 @@ class Caches:
         self.pools = Reflector(api, collection_path(GPUPool), GPUPool)
         self.agreements = Reflector(api, collection_path(DrainAgreement), DrainAgreement)
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
+        # Never optional: without the records of the past, budgets would be spent twice.
+        self.records = Reflector(api, collection_path(DrainRecord), DrainRecord)
         self._all: tuple[Reflector[Any], ...] = (
             self.pods,
             self.nodes,
@@ -44,6 +46,7 @@ class Caches:
             self.pools,
             self.agreements,
             self.claims,
+            self.records,
         )
         for reflector in self._all:
             reflector.listeners.append(lambda _old, _new: on_change())
@@ -79,6 +82,7 @@ class Caches:
             pools=tuple(self.pools.store.values()),
             agreements=tuple(self.agreements.store.values()),
             claims=claims,
+            records=dict(self.records.store),
             budgets=tuple(self.budgets.store.values()),
             device_claims=tuple(self.device_claims.store.values()),
             pod_groups=(

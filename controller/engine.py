@@ -16,21 +16,25 @@ from controller.hands import Hands, describe
 from controller.metrics import Metrics
 from fleet.actions import (
     Action,
+    AskCheckpoint,
     Clear,
     CreateClaim,
+    CreateRecord,
     Decision,
     Evict,
     Hold,
     LookAt,
     Open,
     Poke,
+    Probe,
+    ResolveRecord,
     Steer,
     Timing,
     Ungate,
     WriteStatus,
 )
 from fleet.lifecycle import decide
-from fleet.resources import ClaimStatus
+from fleet.resources import ClaimStatus, DrainRecord
 
 _LOG = logging.getLogger("wholenode.controller")
 _LONGEST_SLEEP_SECONDS = 1.0
@@ -76,9 +80,10 @@ class Engine:
     def _pass(self) -> datetime | None:
         now, started = datetime.now(UTC), time.perf_counter()
         view = self._caches.view(self._writing)
-        decision = decide(view, self._hands.looks, self._hands.answers, now, self._timing)
+        decision = decide(view, self._hands.looks, self._hands.answers, now, self._timing, self._hands.probes)
         self._metrics.decided(time.perf_counter() - started)
         self._metrics.claims(list(view.claims.values()))
+        self._metrics.records(view.records.values())
         self._hands.forget(view.claims)
         if self._may_write():
             for action in decision.actions:
@@ -90,6 +95,8 @@ class Engine:
         key, claim_uid = _key(action)
         if key in self._in_flight or claim_uid in self._writing:
             return
+        if isinstance(action, ResolveRecord) and _eviction(action.record) in self._in_flight:
+            return  # what became of the pod is not known before the answer is in
         if isinstance(action, Evict) and (paused := self._hands.evictions_paused_until) is not None and now < paused:
             decision.wake(paused)
             return
@@ -130,6 +137,10 @@ class Engine:
             return
 
 
+def _eviction(record: DrainRecord) -> str:
+    return f"evict {record.metadata.namespace}/{record.spec.pod}"
+
+
 def _key(action: Action) -> tuple[str, str]:
     """What must not be done twice at once, and the claim it is done for."""
     match action:
@@ -145,6 +156,20 @@ def _key(action: Action) -> tuple[str, str]:
             return f"clear {node.metadata.name} of {uid}", uid
         case LookAt(node_name=name):
             return f"look at {name}", ""
+        case Probe(node=node):
+            return f"probe {node.metadata.name}", ""
+        case _:
+            return _key_of_pod(action)
+
+
+def _key_of_pod(action: Action) -> tuple[str, str]:
+    match action:
+        case CreateRecord(claim=claim, record=record):
+            return f"record {record.metadata.namespace}/{record.metadata.name}", claim.metadata.uid
+        case ResolveRecord(record=record):
+            return f"resolve {record.metadata.namespace}/{record.metadata.name}", record.spec.claim_uid
+        case AskCheckpoint(claim=claim, pod=pod):
+            return f"ask {pod.key}", claim.metadata.uid
         case Evict(claim=claim, victim=victim):
             return f"evict {victim.namespace}/{victim.name}", claim.metadata.uid
         case Steer(pod=pod, claim_uid=uid):
@@ -153,3 +178,5 @@ def _key(action: Action) -> tuple[str, str]:
             return f"ungate {pod.key}", ""
         case Poke(pod=pod):
             return f"poke {pod.key}", ""
+        case _:
+            raise AssertionError(action)

@@ -19,14 +19,20 @@ from cluster.errors import (
 )
 from cluster.events import EventWriter, reference
 from cluster.nodes import clear, hold, release_to
-from cluster.pods import EvictOutcome, evict, pods_on_node, poke, steer, ungate
+from cluster.pods import EvictOutcome, ask_checkpoint, evict, pods_on_node, poke, steer, ungate
+from cluster.records import create_record, resolve_record
 from controller.caches import Caches
+from controller.grounds import still_stands
 from controller.metrics import Metrics
+from controller.notices import stopped_under
+from controller.probes import Prober
 from fleet.actions import (
     Action,
     Answer,
+    AskCheckpoint,
     Clear,
     CreateClaim,
+    CreateRecord,
     Evict,
     EvictionAnswer,
     Hold,
@@ -34,14 +40,15 @@ from fleet.actions import (
     LookAt,
     Open,
     Poke,
+    Probe,
+    ProbeResult,
+    ResolveRecord,
     Steer,
     Ungate,
     WriteStatus,
 )
-from fleet.agreements import Consent, verdict
-from fleet.marks import HOLDING
 from fleet.objects import Pod
-from fleet.resources import ClaimStatus, Phase, WholeNodeClaim
+from fleet.resources import ClaimStatus, Outcome, Phase, RecordStatus, WholeNodeClaim
 from fleet.times import format_time
 
 _LOG = logging.getLogger("wholenode.controller")
@@ -53,14 +60,22 @@ class Hands:
     """Does one action at a time; what comes of it is kept in `looks`, `answers` and the caches."""
 
     def __init__(
-        self, api: Api, caches: Caches, metrics: Metrics, events: EventWriter, may_write: Callable[[], bool]
+        self,
+        api: Api,
+        caches: Caches,
+        metrics: Metrics,
+        events: EventWriter,
+        may_write: Callable[[], bool],
+        prober: Prober | None = None,
     ) -> None:
         self._api = api
         self._may_write = may_write
+        self._prober = prober
         self._caches = caches
         self._metrics = metrics
         self._events = events
         self.looks: dict[str, Look] = {}
+        self.probes: dict[str, ProbeResult] = {}
         self.answers: dict[str, Answer] = {}
         self.evictions_paused_until: datetime | None = None
         self._refused: dict[str, int] = {}
@@ -77,10 +92,25 @@ class Hands:
             case Open():
                 self._caches.nodes.apply(await release_to(self._api, action.node, action.claim_uid))
             case Clear():
-                self._caches.nodes.apply(await clear(self._api, action.node, action.claim_uid))
+                cleared = await clear(self._api, action.node, action.claim_uid, label_stays=action.label_stays)
+                self._caches.nodes.apply(cleared)
             case LookAt():
                 at = datetime.now(UTC)
                 self.looks[action.node_name] = Look(at, await pods_on_node(self._api, action.node_name))
+            case Probe():
+                if self._prober is not None:
+                    self.probes[action.node.metadata.name] = await self._prober.ask(action.node)
+            case _:
+                await self._do_to_pod(action)
+
+    async def _do_to_pod(self, action: Action) -> None:
+        match action:
+            case CreateRecord():
+                self._caches.records.apply(await create_record(self._api, action.record))
+            case ResolveRecord():
+                await self._resolve(action)
+            case AskCheckpoint():
+                self._caches.pods.apply(await ask_checkpoint(self._api, action.pod, format_time(action.at)))
             case Evict():
                 await self._evict(action)
             case Steer():
@@ -95,11 +125,21 @@ class Hands:
         held = {node.name for claim in claims.values() for node in claim.status.nodes}
         for name in [name for name in self.looks if name not in held]:
             del self.looks[name]
-        for uid in list(self.answers):
+        for name in [name for name in self.probes if name not in held]:
+            del self.probes[name]
+        open_ = self._open_records() if self.answers else frozenset()
+        for uid, answer in list(self.answers.items()):
             pod = self._caches.pods.store.get(uid)
-            if pod is None or pod.spec.node_name not in held:
+            # A pod whose eviction was accepted is not spared, although the watch may still show it running.
+            awaited = uid in open_ and answer.kind is EvictionAnswer.ACCEPTED
+            if pod is None or (pod.spec.node_name not in held and not awaited):
                 del self.answers[uid]
                 self._refused.pop(uid, None)
+
+    def _open_records(self) -> frozenset[str]:
+        """UIDs of pods of which it is not written yet what became of them."""
+        records = self._caches.records.store.values()
+        return frozenset(one.spec.pod_uid for one in records if one.status.outcome is Outcome.PENDING)
 
     async def _write_status(self, action: WriteStatus) -> None:
         before, status = action.claim.status, action.status
@@ -153,15 +193,8 @@ class Hands:
 
     def _still_allowed(self, action: Evict, pod: Pod) -> bool:
         """An eviction may have waited its turn: the lease, the claim and the owner's word must still stand."""
-        claim = self._caches.claims.store.get(action.claim.metadata.uid)
-        if not self._may_write() or claim is None or claim.status.phase not in HOLDING:
-            return False
-        if all(held.name != action.victim.node for held in claim.status.nodes):
-            return False
         now = datetime.now(UTC)
-        since = claim.metadata.creation_timestamp or now
-        agreements = self._caches.agreements.store.values()
-        return verdict(pod, claim.metadata.namespace, agreements, since, now).consent is Consent.GIVEN
+        return self._may_write() and still_stands(self._caches, action.claim.metadata.uid, action.victim, pod, now)
 
     def _refuse(self, uid: str, text: str, retry_after_seconds: float) -> None:
         tries = self._refused.get(uid, 0)
@@ -171,13 +204,20 @@ class Hands:
         self.answers[uid] = Answer(EvictionAnswer.BUDGET, text, retry_at)
         self._metrics.eviction("budget")
 
+    async def _resolve(self, action: ResolveRecord) -> None:
+        """The loss is booked when the write is through: the record is resolved once, so it is booked once."""
+        status = RecordStatus(action.outcome, action.at)
+        record = await resolve_record(self._api, action.record, status)
+        self._caches.records.apply(record)
+        self._metrics.resolved(record)
+        stopped_under(self._events, record, self._caches.records.store.values())
+
     def _note_evicted(self, action: Evict, pod: Pod) -> None:
-        claim, victim = action.claim, action.victim
-        self._metrics.lost(victim, claim.metadata.namespace)
-        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        victim = action.victim
+        claim = action.claim.metadata
         note = (
-            f"stopped for claim {name} under agreement {victim.agreement}: node {victim.node} is vacated for a "
-            f"whole-node gang; {victim.lost_gpu_seconds:.0f} GPU-seconds of work lost"
+            f"stopped for claim {claim.namespace}/{claim.name} under agreement {victim.agreement}: node {victim.node} "
+            f"is vacated for a whole-node gang; {victim.lost_gpu_seconds:.0f} GPU-seconds of work lost"
         )
         self._events.record(reference(pod), "VacatedByAgreement", note, "Warning", "Evict")
 

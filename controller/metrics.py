@@ -1,11 +1,12 @@
 """The controller's metrics. Labels are bounded: no pod, node or claim names."""
 
 from collections import Counter as Count
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fleet.marks import ENDED
-from fleet.resources import Phase, PoolStatus, Victim, WholeNodeClaim
+from fleet.resources import DrainRecord, Outcome, Phase, PoolStatus, WholeNodeClaim
 
 _WAIT_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 
@@ -35,9 +36,24 @@ class Metrics:
         self._evictions = Counter("wholenode_evictions", "Answers to evictions.", ["result"], registry=registry)
         self._lost = Counter(
             "wholenode_lost_gpu_seconds",
-            "GPU-seconds of work thrown away, by who lost it and for whom.",
-            ["victim_namespace", "beneficiary_namespace"],
+            "GPU-seconds of work thrown away, by who lost it, for whom and under which agreement.",
+            ["victim_namespace", "beneficiary_namespace", "agreement"],
             registry=registry,
+        )
+        self._stopped = Counter(
+            "wholenode_pods_stopped",
+            "Pods that were stopped, by whose they were, for whom and under which agreement.",
+            ["victim_namespace", "beneficiary_namespace", "agreement"],
+            registry=registry,
+        )
+        self._spared = Counter(
+            "wholenode_pods_spared",
+            "Pods that were to be stopped and were not.",
+            ["victim_namespace", "beneficiary_namespace", "agreement"],
+            registry=registry,
+        )
+        self._open = Gauge(
+            "wholenode_records_open", "Drain records whose pod is neither stopped nor spared yet.", registry=registry
         )
         self._cards_free = Gauge("wholenode_cards_free", "Free cards on open nodes.", ["pool"], registry=registry)
         self._wholes_free = Gauge("wholenode_whole_nodes_free", "Untouched open nodes.", ["pool"], registry=registry)
@@ -70,10 +86,16 @@ class Metrics:
     def eviction(self, result: str) -> None:
         self._evictions.labels(result=result).inc()
 
-    def lost(self, victim: Victim, beneficiary: str) -> None:
-        self._lost.labels(victim_namespace=victim.namespace, beneficiary_namespace=beneficiary).inc(
-            victim.lost_gpu_seconds
-        )
+    def resolved(self, record: DrainRecord) -> None:
+        """Count what became of one pod; to be called once for each record."""
+        spec, stopped = record.spec, record.status.outcome is Outcome.STOPPED
+        parties = (record.metadata.namespace, spec.beneficiary, spec.agreement)
+        if stopped:
+            self._lost.labels(*parties).inc(spec.lost_gpu_seconds)
+        (self._stopped if stopped else self._spared).labels(*parties).inc()
+
+    def records(self, records: Iterable[DrainRecord]) -> None:
+        self._open.set(sum(record.status.outcome is Outcome.PENDING for record in records))
 
     def pool(self, name: str, status: PoolStatus) -> None:
         self._cards_free.labels(pool=name).set(status.cards_free)

@@ -3,9 +3,10 @@
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from controller.probes import Prober, check_template
 from fleet.actions import Timing
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
@@ -38,9 +39,24 @@ class Settings(BaseSettings):
     landing_timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     retry_after_seconds: Seconds = 10.0
     avoid_for_seconds: Seconds = 600.0
+    cool_down_seconds: Seconds = 1800.0
+    cost_ceiling: Annotated[float, Field(ge=0)] = 1.0
+    most_draining: Annotated[int, Field(ge=0)] = 0
+    record_days: Annotated[int, Field(ge=0, le=36_500)] = 90
+    """How long drain records are kept once they are resolved; 0 for ever."""
+    claim_days: Annotated[int, Field(ge=0, le=36_500)] = 7
+    """How long ended claims whose gang has no live pods are kept; 0 for ever."""
+
+    node_probe_url: Annotated[str, AfterValidator(lambda url: url and check_template(url))] = ""
+    """Where each node's own probe is asked whether its cards are free, as `http://{address}:9400/empty`; empty: not."""
+    node_probe_timeout_seconds: Annotated[float, Field(gt=0, le=30)] = 2.0
+
+    def prober(self) -> Prober | None:
+        return Prober(self.node_probe_url, self.node_probe_timeout_seconds) if self.node_probe_url else None
 
     def timing(self) -> Timing:
         return Timing(
+            probe_nodes=bool(self.node_probe_url),
             settle_before_eviction=timedelta(seconds=self.settle_before_eviction_seconds),
             settle_before_proof=timedelta(seconds=self.settle_before_proof_seconds),
             look_every=timedelta(seconds=self.look_every_seconds),
@@ -48,4 +64,7 @@ class Settings(BaseSettings):
             landing_timeout=timedelta(seconds=self.landing_timeout_seconds),
             retry_after=timedelta(seconds=self.retry_after_seconds),
             avoid_for=timedelta(seconds=self.avoid_for_seconds),
+            cool_down=timedelta(seconds=self.cool_down_seconds),
+            cost_ceiling=self.cost_ceiling,
+            most_draining=self.most_draining,
         )

@@ -56,7 +56,7 @@ class Upkeep:
 
     async def _write_agreements(self, view: View, now: datetime) -> None:
         for agreement in view.agreements:
-            status = agreement_status(agreement, now)
+            status = agreement_status(view, agreement, now)
             if status != agreement.status and self._may_write():
                 try:
                     self._caches.agreements.apply(await write_status(self._api, agreement, status))

@@ -39,6 +39,11 @@ def _placed_by(node: Node) -> tuple[object, ...]:
     return node.spec, node.metadata.labels, node.metadata.uid, cards_of(node)
 
 
+def _acts(claim: WholeNodeClaim) -> tuple[object, ...]:
+    status = claim.status
+    return claim.spec, status.phase, status.drained_by, [held.name for held in status.nodes]
+
+
 class State:
     """Caches and what follows from them; `board` and `tally` are kept as changes come, not per question."""
 
@@ -136,7 +141,7 @@ class State:
             self.tally.rank(new.metadata.name, self._board.ranks[new.metadata.name])
 
     def _claim_changed(self, old: WholeNodeClaim | None, new: WholeNodeClaim | None) -> None:
-        if old is None or new is None or old.status.phase is not new.status.phase or old.spec != new.spec:
+        if old is None or new is None or _acts(old) != _acts(new):
             self._claims_changed = True
 
     def _agreement_changed(self, _old: DrainAgreement | None, _new: DrainAgreement | None) -> None:

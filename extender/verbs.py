@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -55,7 +56,7 @@ class Verbs:
         started = time.perf_counter()
         try:
             args = read_args(body)
-            placement = self._judge(args.pod, args.names(), packing=self._packing)
+            placement = self._judge(args.pod, args.names(), packing=self._packing, now=datetime.now(UTC))
             answer = filter_answer(args, body, placement)
         except _UNREADABLE as error:
             self._metrics.bad("filter")
@@ -98,12 +99,14 @@ class Verbs:
         self._metrics.took("preempt", time.perf_counter() - started)
         return _OK, answer
 
-    def _judge(self, pod: Pod, names: Sequence[str], *, packing: bool = False) -> Placement:
+    def _judge(
+        self, pod: Pod, names: Sequence[str], *, packing: bool = False, now: datetime | None = None
+    ) -> Placement:
         state = self._state
         if state.not_ready() is not None:
             return not_ready(pod, names, state.classifier)
         board = state.board()
-        return prefer(pod, names, board, state.tally) if packing else judge(pod, names, board)
+        return prefer(pod, names, board, state.tally, now) if packing else judge(pod, names, board, now)
 
 
 @dataclass

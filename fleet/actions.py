@@ -3,9 +3,13 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from fleet.objects import Node, Pod
-from fleet.resources import ClaimSpec, ClaimStatus, Victim, WholeNodeClaim
+from fleet.resources import ClaimSpec, ClaimStatus, DrainRecord, Outcome, Victim, WholeNodeClaim
+
+if TYPE_CHECKING:
+    from fleet.planning import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Take this claim's taint and label off the node, and nothing else."""
+    """Take this claim's taint, shield and, unless it must stay, label off the node, and nothing else."""
 
     node: Node
     claim_uid: str
+    label_stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,42 @@ class LookAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask the node's own probe whether anything still uses its cards."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     claim: WholeNodeClaim
     victim: Victim
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRecord:
+    """Write down that a pod is to be stopped; making it twice is one record."""
+
+    claim: WholeNodeClaim
+    record: DrainRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRecord:
+    """Write down what became of it."""
+
+    record: DrainRecord
+    outcome: Outcome
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AskCheckpoint:
+    """Annotate the pod: its owner agreed to be asked for a checkpoint before the pod is stopped."""
+
+    claim: WholeNodeClaim
+    pod: Pod
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +122,22 @@ class Poke:
     at: datetime
 
 
-Action = CreateClaim | WriteStatus | Hold | Open | Clear | LookAt | Evict | Steer | Ungate | Poke
+Action = (
+    CreateClaim
+    | WriteStatus
+    | Hold
+    | Open
+    | Clear
+    | LookAt
+    | Probe
+    | CreateRecord
+    | ResolveRecord
+    | AskCheckpoint
+    | Evict
+    | Steer
+    | Ungate
+    | Poke
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +146,15 @@ class Look:
 
     at: datetime
     pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What a node's probe said, or why it could not be asked; `at` is just before it was asked."""
+
+    at: datetime
+    empty: bool
+    reason: str = ""
 
 
 class EvictionAnswer(StrEnum):
@@ -119,6 +181,8 @@ class Timing:
     settle_before_proof: timedelta = timedelta(seconds=2)
     """How long it stands before a look may prove the node empty: bindings already under way have landed by then."""
     look_every: timedelta = timedelta(seconds=1)
+    probe_nodes: bool = False
+    """Whether a node counts as empty only if its own probe says so, too."""
     drain_timeout: timedelta = timedelta(minutes=10)
     landing_timeout: timedelta = timedelta(minutes=5)
     landing_tries: int = 3
@@ -126,6 +190,12 @@ class Timing:
     poke_at_most_every: timedelta = timedelta(seconds=5)
     retry_after: timedelta = timedelta(seconds=10)
     avoid_for: timedelta = timedelta(minutes=10)
+    cool_down: timedelta = timedelta(minutes=30)
+    """How long a job that was stopped is left alone."""
+    cost_ceiling: float = 1.0
+    """GPU-seconds that may be thrown away for each that the gang has declared to use; 0 for any number."""
+    most_draining: int = 0
+    """Nodes that may be drained at the same time, of all claims; 0 for any number."""
 
 
 @dataclass(slots=True)
@@ -134,6 +204,8 @@ class Decision:
 
     actions: list[Action] = field(default_factory=list)
     wake_at: datetime | None = None
+    choices: "dict[str, Choice]" = field(default_factory=dict)
+    """What was chosen, or not, for each claim that looked for nodes, by UID."""
 
     def wake(self, moment: datetime | None) -> None:
         if moment is not None and (self.wake_at is None or moment < self.wake_at):

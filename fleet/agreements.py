@@ -1,14 +1,16 @@
 """Who may stop which pod: agreements read as the tenants wrote them. No valid agreement, no eviction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from fleet import windows
 from fleet.errors import FleetError
+from fleet.ledger import last_checkpoint
+from fleet.names import KUEUE_QUEUE
 from fleet.objects import Pod
-from fleet.resources import DrainAgreement
+from fleet.resources import Beneficiary, Budget, Checkpoint, DrainAgreement
 from fleet.selectors import labels_match
 from fleet.times import parse_duration
 
@@ -26,6 +28,9 @@ class Consent(StrEnum):
     PATIENCE = "AgreementPatience"
     MIN_RUNTIME = "MinRuntime"
     WINDOW = "OutsideWindow"
+    BUDGET = "BudgetSpent"
+    CHECKPOINT = "NoCheckpoint"
+    COOL_DOWN = "StoppedLately"
     KEEP_READY = "TooFewReadyReplicas"
 
 
@@ -53,6 +58,8 @@ def problems(agreement: DrainAgreement, now: datetime) -> tuple[str, ...]:
             found.append(f"spec.{field}: {error}")
     if not spec.beneficiaries:
         found.append("spec.beneficiaries: name at least one namespace")
+    if any(one.local_queues is not None and not one.local_queues for one in spec.beneficiaries):
+        found.append("spec.beneficiaries[].localQueues: must not be empty; leave it out to mean all gangs")
     selector = spec.victims.pod_selector
     if selector is not None and not selector.match_labels and not selector.match_expressions:
         found.append("spec.victims.podSelector: must not be empty; leave it out to mean every pod of the namespace")
@@ -68,9 +75,34 @@ def problems(agreement: DrainAgreement, now: datetime) -> tuple[str, ...]:
         found.append(f"spec.windows: {len(wrong) - _SHOWN_PROBLEMS} more problem(s)")
     if spec.keep_ready is not None and spec.keep_ready.min_ready_replicas < 1:
         found.append("spec.keepReady.minReadyReplicas: must be 1 or more; leave keepReady out to keep none")
+    found.extend(_budget_problems(spec.budget))
+    found.extend(_checkpoint_problems(spec.checkpoint))
     if spec.expires is not None and spec.expires <= now:
         found.append("spec.expires: the agreement has expired")
     return tuple(found)
+
+
+def _budget_problems(budget: Budget | None) -> Iterator[str]:
+    if budget is None:
+        return
+    limits = {
+        "gpuSecondsPerDay": budget.gpu_seconds_per_day,
+        "evictionsPerHour": budget.evictions_per_hour,
+        "evictionsPerJobPerDay": budget.evictions_per_job_per_day,
+    }
+    for name, limit in limits.items():
+        if limit is not None and limit < 0:
+            yield f"spec.budget.{name}: must be 0 or more; leave it out for no limit"
+
+
+def _checkpoint_problems(checkpoint: Checkpoint | None) -> Iterator[str]:
+    if checkpoint is None:
+        return
+    try:
+        if parse_duration(checkpoint.timeout) <= timedelta(0):
+            yield "spec.checkpoint.timeout: must be longer than 0s"
+    except FleetError as error:
+        yield f"spec.checkpoint.timeout: {error}"
 
 
 def next_expiry(agreements: Iterable[DrainAgreement], now: datetime) -> datetime | None:
@@ -83,17 +115,30 @@ def consenting_namespaces(agreements: Iterable[DrainAgreement], now: datetime) -
     return frozenset(one.metadata.namespace for one in agreements if not problems(one, now))
 
 
+def queue_of(gang: Iterable[Pod]) -> str:
+    """The Kueue LocalQueue of a gang; empty if its pods name none, or not all the same."""
+    names = {pod.metadata.label(KUEUE_QUEUE) or "" for pod in gang}
+    return names.pop() if len(names) == 1 else ""
+
+
 def verdict(
-    pod: Pod, beneficiary: str, agreements: Iterable[DrainAgreement], waiting_since: datetime, now: datetime
+    pod: Pod,
+    beneficiary: str,
+    agreements: Iterable[DrainAgreement],
+    waiting_since: datetime,
+    now: datetime,
+    queue: str = "",
+    victims: Iterable[Pod] = (),
 ) -> Verdict:
     """What the agreements of the pod's namespace say about stopping it for a gang of namespace `beneficiary`.
 
-    The most favourable agreement decides: of those that allow it, the one that keeps the fewest replicas ready. If
-    none allows it, the one that comes closest gives the reason.
+    `queue` is that gang's LocalQueue, which an agreement may ask for; `victims` are the pods of the victim's own gang,
+    any of which may report the checkpoint that an agreement requires. The most favourable agreement decides: of those
+    that allow it, the one that keeps the fewest replicas ready, then one that asks for no checkpoint and sets no
+    budget. If none allows it, the one that comes closest gives the reason.
     """
-    return by_agreements(
-        pod, beneficiary, in_force(agreements, now).get(pod.metadata.namespace, ()), waiting_since, now
-    )
+    valid = in_force(agreements, now).get(pod.metadata.namespace, ())
+    return by_agreements(pod, beneficiary, valid, waiting_since, now, queue, victims)
 
 
 def in_force(agreements: Iterable[DrainAgreement], now: datetime) -> Mapping[str, tuple[DrainAgreement, ...]]:
@@ -106,23 +151,37 @@ def in_force(agreements: Iterable[DrainAgreement], now: datetime) -> Mapping[str
 
 
 def by_agreements(
-    pod: Pod, beneficiary: str, valid: Iterable[DrainAgreement], waiting_since: datetime, now: datetime
+    pod: Pod,
+    beneficiary: str,
+    valid: Iterable[DrainAgreement],
+    waiting_since: datetime,
+    now: datetime,
+    queue: str = "",
+    victims: Iterable[Pod] = (),
 ) -> Verdict:
     """As `verdict`, where the valid agreements of the pod's namespace have been found before."""
     best = Verdict(Consent.MISSING)
-    given: list[Verdict] = []
+    given: list[tuple[int, bool, bool, Verdict]] = []
+    gang = (pod, *victims)
     for agreement in valid:
-        if all(one.namespace != beneficiary for one in agreement.spec.beneficiaries):
+        if not any(_is_for(one, beneficiary, queue) for one in agreement.spec.beneficiaries):
             continue
-        one = _by(agreement, pod, waiting_since, now)
+        one = _by(agreement, pod, gang, waiting_since, now)
         if one.consent is Consent.GIVEN:
-            given.append(one)
+            spec = agreement.spec
+            given.append((one.keep_ready, spec.checkpoint is not None, spec.budget is not None, one))
         elif best.consent is Consent.MISSING or (one.from_ and (best.from_ is None or one.from_ < best.from_)):
             best = one
-    return min(given, key=lambda one: one.keep_ready, default=best)
+    return min(given, key=lambda each: each[:3])[3] if given else best
 
 
-def _by(agreement: DrainAgreement, pod: Pod, waiting_since: datetime, now: datetime) -> Verdict:
+def _is_for(beneficiary: Beneficiary, namespace: str, queue: str) -> bool:
+    return beneficiary.namespace == namespace and (
+        beneficiary.local_queues is None or queue in beneficiary.local_queues
+    )
+
+
+def _by(agreement: DrainAgreement, pod: Pod, gang: tuple[Pod, ...], waiting_since: datetime, now: datetime) -> Verdict:
     name, spec = agreement.metadata.name, agreement.spec
     selector = spec.victims.pod_selector
     if selector is not None and not labels_match(selector, pod.metadata.labels or {}):
@@ -141,4 +200,7 @@ def _by(agreement: DrainAgreement, pod: Pod, waiting_since: datetime, now: datet
         return Verdict(Consent.MIN_RUNTIME, name, earliest)
     if now < earliest:
         return Verdict(Consent.WINDOW, name, earliest)
+    wish = spec.checkpoint
+    if wish is not None and wish.required and not wish.request and last_checkpoint(gang, now) is None:
+        return Verdict(Consent.CHECKPOINT, name)
     return Verdict(Consent.GIVEN, name, keep_ready=spec.keep_ready.min_ready_replicas if spec.keep_ready else 0)

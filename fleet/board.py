@@ -9,12 +9,12 @@ from typing import Final
 from fleet import hami
 from fleet.agreements import consenting_namespaces
 from fleet.fitness import usable_cards
-from fleet.marks import ENDED, labelled_for, tainted_for
+from fleet.marks import ENDED, opened_for, tainted_for
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Node
 from fleet.pools import Membership
 from fleet.requests import Classifier
-from fleet.resources import Accepts, DrainAgreement, GangRef, Overflow, WholeNodeClaim
+from fleet.resources import Accepts, DrainAgreement, GangRef, Overflow, Phase, WholeNodeClaim
 
 RANK_BITS: Final = 16
 """A rank is moved left by so many bits, to leave room for the number of a node's cards in use."""
@@ -53,6 +53,7 @@ class Seat:
     small: Refused | None = None
     lent: bool = False
     open_to: str | None = None
+    held_for: str | None = None
     cards: int = 0
     rank: Rank = Rank.POOL
     shares: tuple[hami.Card, ...] | None = None
@@ -96,6 +97,8 @@ class Board:
         """The claim UID each open node is open to."""
         self.claims_of: dict[tuple[str, GangRef], tuple[str, ...]] = {}
         """UIDs of the claims that still act, by namespace and gang."""
+        self.draining: dict[str, tuple[str, datetime]] = {}
+        """Nodes being drained: the UID of the claim, and when the last victim is expected to be gone."""
         self.consenting: frozenset[str] = frozenset()
         self._shared: set[str] = set()
 
@@ -148,11 +151,20 @@ class Board:
         self._shared.discard(name)
 
     def set_claims(self, claims: Iterable[WholeNodeClaim]) -> None:
-        self.claims_of = {}
+        self.claims_of, self.draining = {}, {}
         for claim in claims:
+            if claim.status.phase is Phase.DRAINING and claim.status.drained_by is not None:
+                until = claim.metadata.uid, claim.status.drained_by
+                self.draining.update((held.name, until) for held in claim.status.nodes)
             if claim.spec.gang is not None and claim.status.phase not in ENDED:
                 key = (claim.metadata.namespace, claim.spec.gang)
                 self.claims_of[key] = (*self.claims_of.get(key, ()), claim.metadata.uid)
+
+    def drained_by(self, name: str) -> datetime | None:
+        """When the node's last victim is expected to be gone; None for a node that is not being drained."""
+        uid, until = self.draining.get(name, ("", None))
+        seat = self.seats.get(name)
+        return until if seat is not None and seat.held_for == uid else None
 
     def set_agreements(self, agreements: Iterable[DrainAgreement], now: datetime) -> None:
         self.consenting = consenting_namespaces(agreements, now)
@@ -160,15 +172,15 @@ class Board:
 
 def _seat(node: Node, membership: Membership) -> Seat:
     name = node.metadata.name
-    opened = labelled_for(node)
+    opened = opened_for(node)
     pool = membership.pool_of(name)
     cards = pool.spec.cards_per_node if pool else 0
     shares = hami.cards_of(node)
     plain = usable_cards(node, DEFAULT_RESOURCE) if shares is None else 0
     if membership.conflicting(name):
         return Seat(Refused.POOL_CONFLICT, shares=shares, plain=plain)
-    if opened is not None or tainted_for(node) is not None:
-        return Seat(Refused.HELD, open_to=opened, cards=cards, shares=shares, plain=plain)
+    if tainted_for(node) is not None:
+        return Seat(Refused.HELD, open_to=opened, held_for=tainted_for(node), cards=cards, shares=shares, plain=plain)
     if pool is None:
         return Seat(rank=Rank.NO_POOL, shares=shares, plain=plain)
     if pool.spec.accepts is Accepts.SMALL:

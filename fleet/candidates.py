@@ -1,24 +1,31 @@
 """Each node as a choice for one claim: free, vacatable at a cost, or refused for a countable reason."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from fleet.agreements import Consent, Verdict, by_agreements
-from fleet.backfill import Ahead, expected_run, promised_end
-from fleet.budgets import forbidden
-from fleet.cards import terminating
-from fleet.errors import FleetError
+import msgspec
+
+from fleet.agreements import Consent, Verdict
+from fleet.backfill import Ahead
+from fleet.cards import asks
+from fleet.choosing import Hit
+from fleet.consents import Consents, consent
+from fleet.costs import GangLoss, victims_of
 from fleet.fitness import Obstacle, lack_of_room, obstacle
 from fleet.gangs import Gang
-from fleet.names import CLAIM_KEY, EXPECTED_RUN, MIRROR_POD
+from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Pod
+from fleet.occupants import Occupants, Press, grace, occupants, unevictable
 from fleet.readiness import Shortfall
 from fleet.reasons import Reason
-from fleet.resources import Accepts, Drain, GPUPool, Policy, Victim, WholeNodeClaim
+from fleet.relocation import Homes
+from fleet.resources import Accepts, Drain, DrainAgreement, GPUPool, Victim, WholeNodeClaim
 from fleet.selectors import node_wanted
-from fleet.times import parse_duration
+from fleet.spending import Overdraft
 from fleet.view import View
+
+__all__ = ["Candidate", "candidates", "consent", "grace", "unevictable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,9 @@ class Candidate:
     `kept`: it is refused because an older claim waits for it, which could start at `kept_until`, if that is known.
     `never` is what would rule it out even if it were empty; `domain` its value of the claim's topology label.
     `detail` says more about the refusal; `keeps` are the victims with the ready replicas their services must keep.
+    `gangs` are the victims' gangs and `hits` what is hit of them, `idle` the GPU-seconds that cards stand idle while
+    the slowest of them ends, `cost` all of it weighed for comparison; `presses` is on which budgets; `homeless` of them
+    have no other place at once.
     """
 
     node: Node
@@ -50,15 +60,21 @@ class Candidate:
     domain: str = ""
     detail: str = ""
     keeps: tuple[tuple[Pod, int], ...] = ()
+    gangs: tuple[GangLoss, ...] = ()
+    hits: tuple[Hit, ...] = ()
+    idle: float = 0.0
+    cost: float = 0.0
+    presses: tuple[Press, ...] = ()
+    homeless: int = 0
 
     @property
-    def order(self) -> tuple[bool, int, bool, int, float, int, str]:
-        """Free nodes first, those nobody waits for before others; then by priority, cost, number of victims, name."""
-        harm = (self.top_priority, self.lost_gpu_seconds, len(self.victims))
+    def order(self) -> tuple[bool, int, bool, int, int, bool, float, int, str]:
+        """Free nodes first, those nobody waits for before others; then as sets are compared (`choosing.Found`)."""
+        excess = sum(max(0, press.pods - press.allowed) for press in self.presses)
+        harm = (excess, self.top_priority, self.homeless > 0, self.cost, len(self.gangs))
         return (self.occupied, 0 if self.occupied else self.leaving, self.kept, *harm, self.node.metadata.name)
 
 
-_DEFAULT_GRACE_SECONDS = 30
 _TERMS = {
     Consent.MISSING: Reason.AGREEMENT_MISSING,
     Consent.PRIORITY: Reason.AGREEMENT_TERMS,
@@ -66,8 +82,28 @@ _TERMS = {
     Consent.PATIENCE: Reason.AGREEMENT_TIME,
     Consent.MIN_RUNTIME: Reason.AGREEMENT_TIME,
     Consent.WINDOW: Reason.AGREEMENT_TIME,
+    Consent.CHECKPOINT: Reason.CHECKPOINT_MISSING,
+    Consent.COOL_DOWN: Reason.COOL_DOWN,
+    Consent.BUDGET: Reason.AGREEMENT_BUDGET,
     Consent.KEEP_READY: Reason.KEEP_READY,
 }
+_FOR_GOOD = (Reason.AGREEMENT_MISSING, Reason.AGREEMENT_TERMS, Reason.KEEP_READY, Reason.CHECKPOINT_MISSING)
+"""Refusals that no known moment ends, the plainest first."""
+_FOR_NOW = (Reason.AGREEMENT_TIME, Reason.COOL_DOWN, Reason.AGREEMENT_BUDGET)
+"""Refusals that end with time, if it is known when. The first that applies is named, the last to end says when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one claim's candidates are judged by beside the nodes themselves.
+
+    `longest_grace`: a pod that may take longer to end is not worth stopping, the drain would be over before.
+    `cool_down`: how long a job that was stopped is left alone.
+    """
+
+    now: datetime
+    longest_grace: timedelta
+    cool_down: timedelta = timedelta(0)
 
 
 def serving_pools(view: View, claim: WholeNodeClaim, resource: str, cards: int) -> tuple[GPUPool, ...]:
@@ -88,19 +124,15 @@ def candidates(
     gang: Gang | None,
     pools: tuple[GPUPool, ...],
     reserved: Mapping[str, str],
-    now: datetime,
-    longest_grace: timedelta,
+    rules: Rules,
     ahead: Ahead,
 ) -> Iterator[Candidate]:
     """Every node of the pools as a candidate, by name. `reserved`: node name -> why it is not to be had.
 
-    `ahead` are the nodes that other claims wait for or hold. `longest_grace`: a pod that may take longer to end is
-    not worth stopping, the drain would be over before.
+    `ahead` are the nodes that other claims wait for or hold.
     """
-    # An older claim may stop what runs on the nodes it waits for: that is not there to make up for a younger's victims.
-    vacated = being_vacated(view, reserved) | {pod.metadata.uid for one in ahead.kept for pod in view.gpu_pods_on(one)}
     names = {pool.metadata.name for pool in pools}
-    members = view.takers(gang)
+    judge = _Judge.of(view, claim, gang, reserved, rules, ahead)
     for name in sorted(view.nodes):
         in_pools = view.membership.by_node.get(name, ())
         pool = next((one for one in in_pools if one.metadata.name in names), None)
@@ -112,12 +144,12 @@ def candidates(
             one = Candidate(node, refused=Obstacle.POOL_CONFLICT)
         elif claim.spec.topology_key and not domain:
             one = Candidate(node, refused=Obstacle.NO_TOPOLOGY_DOMAIN, never=Obstacle.NO_TOPOLOGY_DOMAIN)
-        elif (blocked := obstacle(node, pool, members, claim.metadata.uid) or reserved.get(name)) is not None:
-            one = _blocked(node, pool, members, blocked, ahead)
+        elif (blocked := obstacle(node, pool, judge.kinds, claim.metadata.uid) or reserved.get(name)) is not None:
+            one = _blocked(node, pool, judge.kinds, blocked, ahead)
         else:
-            one = _occupied(view, claim, members, pool, node, now, longest_grace, vacated)
+            one = judge.occupied(node, pool)
             one = _kept(one, ahead) if name in ahead.kept else one
-        yield replace(one, domain=domain)
+        yield replace(one, domain=domain) if domain else one
 
 
 def _blocked(node: Node, pool: GPUPool, members: tuple[Pod, ...], why: str, ahead: Ahead) -> Candidate:
@@ -143,96 +175,182 @@ def _kept(one: Candidate, ahead: Ahead) -> Candidate:
     return replace(kept, kept=True, kept_until=until)
 
 
-def _occupied(
-    view: View,
-    claim: WholeNodeClaim,
-    members: tuple[Pod, ...],
-    pool: GPUPool,
-    node: Node,
-    now: datetime,
-    longest_grace: timedelta,
-    vacated: frozenset[str],
-) -> Candidate:
-    name = node.metadata.name
-    on_node = view.gpu_pods_on(name)
-    leaving = {pod.metadata.uid for pod in on_node}
-    staying = (pod for pod in view.pods_by_node.get(name, ()) if pod.metadata.uid not in leaving)
-    short = lack_of_room(node, staying, members, pool.spec.resource_name)
-    if short is not None:
-        return Candidate(node, refused=short, never=_never(node, pool, members))
-    if not on_node:
-        return Candidate(node)
-    if any(pod.spec.node_name == name for pod in members):
-        return Candidate(node, refused=Obstacle.OWN_GANG)
-    if any(pod.spec.node_name is None for pod in on_node):
-        return Candidate(node, refused=Reason.BOOKED, soft=True)
-    running = tuple(pod for pod in on_node if not terminating(pod))
-    free_at = _natural_end(view, on_node)
-    verdicts = {pod.metadata.uid: consent(view, claim, pod, now) for pod in running}
-    keeps = tuple((pod, verdicts[pod.metadata.uid].keep_ready) for pod in running)
-    needed = shortfalls(view, keeps, vacated)
-    for uid in needed:
-        verdicts[uid] = Verdict(Consent.KEEP_READY, verdicts[uid].agreement)
-    victims = tuple(_victims(view, running, verdicts, now))
-    lost = sum(victim.lost_gpu_seconds for victim in victims)
-    top = max((victim.priority for victim in victims), default=0)
-    refused, from_, missing = _refusal(view, pool, running, verdicts, longest_grace)
-    return Candidate(
-        node,
-        victims,
-        occupied=bool(running),
-        leaving=len(on_node) - len(running),
-        lost_gpu_seconds=lost,
-        top_priority=top,
-        refused=refused,
-        soft=refused is not None,
-        from_=from_,
-        consent_missing=missing,
-        free_at=free_at,
-        detail=str(next(iter(needed.values()))) if refused is Reason.KEEP_READY else "",
-        keeps=keeps,
-    )
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Looks at nodes for one claim: its members, one of each kind, and all that the pods on a node are asked about."""
+
+    view: View
+    claim: WholeNodeClaim
+    members: tuple[Pod, ...]
+    kinds: tuple[Pod, ...]
+    asked: tuple[tuple[tuple[str, int], ...], ...]
+    rules: Rules
+    consents: Consents
+    homes: Homes
+    vacated: frozenset[str]
+    agreements: Mapping[tuple[str, str], DrainAgreement] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        claim: WholeNodeClaim,
+        gang: Gang | None,
+        reserved: Mapping[str, str],
+        rules: Rules,
+        ahead: Ahead,
+    ) -> "_Judge":
+        members = view.takers(gang)
+        alike = kinds(members)
+        # An older claim may stop what runs on the nodes it waits for: that is not there to make up for a younger's.
+        kept = frozenset(pod.metadata.uid for one in ahead.kept for pod in view.gpu_pods_on(one))
+        return cls(
+            view,
+            claim,
+            members,
+            alike,
+            tuple(tuple(sorted(asks(pod).items())) for pod in alike),
+            rules,
+            Consents.of(view, claim, rules.now, rules.cool_down),
+            Homes(view, frozenset(reserved) | frozenset(ahead.kept)),
+            being_vacated(view, reserved) | kept,
+            with_budget(view, rules.now),
+        )
+
+    def occupied(self, node: Node, pool: GPUPool) -> Candidate:
+        name, resource = node.metadata.name, pool.spec.resource_name
+        there = occupants(self.view, name, self.rules.now)
+        short = self._lack_of_room(node, there, resource)
+        if short is not None:
+            return Candidate(node, refused=short, never=_never(node, pool, self.kinds))
+        if not there.holders:
+            return Candidate(node)
+        if any(pod.spec.node_name == name for pod in self.members):
+            return Candidate(node, refused=Obstacle.OWN_GANG)
+        if there.booked:
+            return Candidate(node, refused=Reason.BOOKED, soft=True)
+        if not there.running:
+            return Candidate(node, leaving=len(there.holders), free_at=there.free_at)
+        return self._with_victims(node, pool, there)
+
+    def _lack_of_room(self, node: Node, there: Occupants, resource: str) -> Obstacle | None:
+        """Shared by claims whose members ask the same."""
+        memo, key = self.view.memo, ("lack of room", node.metadata.name, resource, self.asked)
+        if key not in memo:
+            memo[key] = lack_of_room(node, there.staying, self.kinds, resource)
+        found: Obstacle | None = memo[key]
+        return found
+
+    def _with_victims(self, node: Node, pool: GPUPool, there: Occupants) -> Candidate:
+        name, running = node.metadata.name, there.running
+        verdicts = [self.consents.of_pod(pod, kind) for pod, kind in zip(running, there.kinds, strict=True)]
+        victims, overdrafts = self._under(name, there, tuple([one.agreement for one in verdicts]))
+        keeps: tuple[tuple[Pod, int], ...] = ()
+        needed: Mapping[str, Shortfall] = {}
+        if any(one.keep_ready for one in verdicts):
+            keeps = tuple((pod, one.keep_ready) for pod, one in zip(running, verdicts, strict=True))
+            needed = shortfalls(self.view, keeps, self.vacated)
+            short = Verdict(Consent.KEEP_READY)
+            verdicts = [
+                short if pod.metadata.uid in needed else one for pod, one in zip(running, verdicts, strict=True)
+            ]
+        refused, from_, missing = self._refusal(pool, there, verdicts, overdrafts)
+        idle = pool.spec.cards_per_node * there.grace.total_seconds()
+        return Candidate(
+            node,
+            victims,
+            occupied=True,
+            leaving=len(there.holders) - len(running),
+            lost_gpu_seconds=there.lost,
+            top_priority=there.priority,
+            refused=refused,
+            soft=refused is not None,
+            from_=from_,
+            consent_missing=missing,
+            free_at=there.free_at,
+            detail=_detail(refused, needed, overdrafts, self.consents),
+            keeps=keeps,
+            gangs=there.gangs,
+            hits=there.hits,
+            idle=idle,
+            cost=idle + there.loss,
+            presses=there.presses,
+            homeless=self.homes.homeless((name,)) if refused is None else 0,
+        )
+
+    def _under(
+        self, name: str, there: Occupants, agreements: tuple[str, ...]
+    ) -> tuple[tuple[Victim, ...], Mapping[str, Overdraft]]:
+        """The victims as they would be stopped under these agreements, and for whom there is no budget."""
+        memo, key = self.view.memo, ("victims", name, self.rules.now, agreements)
+        if key not in memo:
+            pairs = zip(there.victims, agreements, strict=True)
+            victims = tuple(msgspec.structs.replace(one, agreement=by) if by else one for one, by in pairs)
+            spends = any((one.namespace, one.agreement) in self.agreements for one in victims)
+            spending = self.view.spending(self.rules.now) if spends else None
+            memo[key] = victims, spending.overdrafts(victims, self.agreements) if spending else {}
+        found: tuple[tuple[Victim, ...], Mapping[str, Overdraft]] = memo[key]
+        return found
+
+    def _refusal(
+        self, pool: GPUPool, there: Occupants, verdicts: Sequence[Verdict], overdrafts: Mapping[str, Overdraft]
+    ) -> tuple[str | None, datetime | None, tuple[str, ...]]:
+        if pool.spec.drain is not Drain.AGREED:
+            return Reason.DRAIN_DISABLED, None, ()
+        if there.unevictable:
+            return Reason.UNEVICTABLE, None, ()
+        against = [one for one in verdicts if one.consent is not Consent.GIVEN]
+        silent = (pod for pod, one in zip(there.running, verdicts, strict=True) if one.consent is Consent.MISSING)
+        missing = tuple(sorted({pod.metadata.namespace for pod in silent})) if against else ()
+        reasons = {_TERMS[one.consent] for one in against}
+        for reason in _FOR_GOOD:
+            if reason in reasons:
+                return reason, None, missing
+        moments = [one.from_ for one in against]
+        if overdrafts:
+            reasons.add(Reason.AGREEMENT_BUDGET)
+            moments += [one.from_ for one in overdrafts.values()]
+        for reason in _FOR_NOW:
+            if reason in reasons:
+                known = [moment for moment in moments if moment is not None]
+                return reason, max(known) if known and len(known) == len(moments) else None, missing
+        if there.grace > self.rules.longest_grace:
+            return Reason.GRACE_TOO_LONG, None, ()
+        return (Reason.BUDGET if there.forbidden else None), None, ()
 
 
-def _refusal(
-    view: View, pool: GPUPool, running: tuple[Pod, ...], verdicts: Mapping[str, Verdict], longest_grace: timedelta
-) -> tuple[str | None, datetime | None, tuple[str, ...]]:
-    if not running:
-        return None, None, ()
-    if pool.spec.drain is not Drain.AGREED:
-        return Reason.DRAIN_DISABLED, None, ()
-    if any(unevictable(pod) for pod in running):
-        return Reason.UNEVICTABLE, None, ()
-    against = [(pod, verdicts[pod.metadata.uid]) for pod in running]
-    against = [(pod, one) for pod, one in against if one.consent is not Consent.GIVEN]
-    if not against:
-        return _hindrance(view, running, longest_grace), None, ()
-    missing = tuple(sorted({pod.metadata.namespace for pod, one in against if one.consent is Consent.MISSING}))
-    reasons = {_TERMS[one.consent] for _, one in against}
-    for reason in (Reason.AGREEMENT_MISSING, Reason.AGREEMENT_TERMS, Reason.KEEP_READY):
-        if reason in reasons:
-            return reason, None, missing
-    return Reason.AGREEMENT_TIME, max(one.from_ for _, one in against if one.from_), missing
+def _detail(
+    refused: str | None, needed: Mapping[str, Shortfall], overdrafts: Mapping[str, Overdraft], consents: Consents
+) -> str:
+    match refused:
+        case Reason.KEEP_READY:
+            return str(next(iter(needed.values())))
+        case Reason.AGREEMENT_BUDGET:
+            return next((one.text for one in overdrafts.values()), "")
+        case Reason.COOL_DOWN:
+            return consents.cooling
+        case _:
+            return ""
 
 
-def _hindrance(view: View, pods: tuple[Pod, ...], longest_grace: timedelta) -> str | None:
-    """What would keep pods whose owners agreed from going, found out before the first of them is stopped."""
-    if any(grace(pod) > longest_grace for pod in pods):
-        return Reason.GRACE_TOO_LONG
-    return Reason.BUDGET if forbidden(pods, view.budgets) is not None else None
+def kinds(members: Iterable[Pod]) -> tuple[Pod, ...]:
+    """One of each kind of members: those that ask the same of a node are alike to it."""
+    found: dict[object, Pod] = {}
+    for pod in members:
+        selector = tuple(sorted((pod.spec.node_selector or {}).items()))
+        key = (selector, pod.spec.affinity, pod.spec.tolerations, tuple(sorted(asks(pod).items())))
+        found.setdefault(key, pod)
+    return tuple(found.values())
 
 
-def grace(pod: Pod) -> timedelta:
-    """How long the pod may take to end once it is stopped."""
-    seconds = pod.spec.termination_grace_period_seconds
-    return timedelta(seconds=_DEFAULT_GRACE_SECONDS if seconds is None else seconds)
-
-
-def consent(view: View, claim: WholeNodeClaim, pod: Pod, now: datetime) -> Verdict:
-    """What the agreements say about stopping the pod for this claim, now."""
-    since = claim.metadata.creation_timestamp or now
-    valid = view.in_force(now).get(pod.metadata.namespace, ())
-    return by_agreements(pod, claim.metadata.namespace, valid, since, now)
+def with_budget(view: View, now: datetime) -> Mapping[tuple[str, str], DrainAgreement]:
+    """The agreements in force that say how much may be stopped, by namespace and name."""
+    return {
+        (namespace, one.metadata.name): one
+        for namespace, some in view.in_force(now).items()
+        for one in some
+        if one.spec.budget is not None
+    }
 
 
 def shortfalls(
@@ -250,66 +368,7 @@ def being_vacated(view: View, reserved: Mapping[str, str]) -> frozenset[str]:
     )
 
 
-def unevictable(pod: Pod) -> bool:
-    """Whether stopping the pod would not free the node: its owner puts it straight back there."""
-    owner = pod.metadata.controller()
-    return pod.metadata.annotation(MIRROR_POD) is not None or (
-        owner is not None and owner.kind in {"DaemonSet", "Node"}
-    )
-
-
-def _victims(view: View, pods: tuple[Pod, ...], verdicts: Mapping[str, Verdict], now: datetime) -> Iterator[Victim]:
-    """A gang's whole loss stands with the first of its pods here; the others add nothing."""
-    counted: set[str] = set()
-    for pod in pods:
-        key = view.gang_key_of(pod)
-        yield victim_of(view, pod, verdicts[pod.metadata.uid].agreement, now, already_counted=key in counted)
-        counted.add(key)
-
-
 def victim_of(view: View, pod: Pod, agreement: str, now: datetime, *, already_counted: bool) -> Victim:
     """The record of a pod that is, or would be, stopped at `now`."""
-    lost = 0.0 if already_counted else view.lost_gpu_seconds(pod, now)
-    return Victim(
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        uid=pod.metadata.uid,
-        node=pod.spec.node_name or "",
-        cards=_cards(view, pod),
-        priority=pod.spec.priority or 0,
-        gang=view.gang_key_of(pod),
-        agreement=agreement,
-        lost_gpu_seconds=round(lost, 3),
-    )
-
-
-def _cards(view: View, pod: Pod) -> int:
-    # A pod that a look has found may not have reached the caches yet.
-    return view.classify(pod).cards
-
-
-def _natural_end(view: View, pods: tuple[Pod, ...]) -> datetime | None:
-    """When the last of the pods is expected to end by itself; None unless that is known of each of them."""
-    ends = []
-    for pod in pods:
-        end = pod.metadata.deletion_timestamp or _declared_end(view, pod)
-        if end is None:
-            return None
-        ends.append(end)
-    return max(ends, default=None)
-
-
-def _declared_end(view: View, pod: Pod) -> datetime | None:
-    """The end that the pod's owner has declared, on the pod or in the claim that the pod's node was taken for."""
-    declared, started = pod.metadata.annotation(EXPECTED_RUN), pod.status.start_time
-    try:
-        if declared and started:
-            return started + parse_duration(declared)
-    except FleetError:
-        return None
-    claims = view.claims_by_gang.get(view.gang_key_of(pod), ())
-    claim = next((one for one in reversed(claims) if one.spec.policy is not Policy.PREVIEW), None)
-    run = expected_run(claim) if claim else None
-    if claim is None or run is None:
-        return None
-    return started + run if started else promised_end(claim)
+    counted = (view.gang_key_of(pod),) if already_counted else ()
+    return victims_of(view, (pod,), {pod.metadata.uid: agreement}, now, counted)[0]

@@ -7,7 +7,7 @@ resource that a pool counts: a pod with devices is a small one, whatever their n
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from fleet.objects import DeviceRequest, Pod, ResourceClaim
+from fleet.objects import Allocation, DeviceRequest, Pod, ResourceClaim
 
 CLAIMS_PATH: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 DEFAULT_DEVICE_CLASS: Final = "gpu.nvidia.com"
@@ -50,6 +50,33 @@ def card_ids(claim: ResourceClaim, classes: frozenset[str]) -> tuple[str, ...]:
     # A result of a first-available request is called "request/subrequest".
     results = (one for one in allocation.devices.results or () if one.request.split("/")[0] in wanted)
     return tuple(f"{one.driver}/{one.pool}/{one.device}" for one in results)
+
+
+def allocated_on(claim: ResourceClaim, node_name: str, classes: frozenset[str]) -> int:
+    """Devices of these classes that the claim has of the node, whether a pod has the claim or not.
+
+    A driver's devices of one node are a pool of the node's name, or the allocation names that node alone.
+    """
+    allocation = claim.status.allocation
+    if allocation is None:
+        return 0
+    wanted = {one.name for one in claim.spec.devices.requests or () if _classes(one) & classes}
+    only_there = _only_node(allocation) == node_name
+    results = (one for one in allocation.devices.results or () if one.request.split("/")[0] in wanted)
+    return sum(only_there or one.pool == node_name for one in results)
+
+
+def _only_node(allocation: Allocation) -> str | None:
+    """The one node, by name, that the allocation can be used on; None if it names none, or several."""
+    terms = (allocation.node_selector.node_selector_terms if allocation.node_selector else None) or ()
+    names = {
+        name
+        for term in terms
+        for one in term.match_fields or ()
+        if one.key == "metadata.name" and one.operator == "In"
+        for name in one.values or ()
+    }
+    return next(iter(names)) if len(names) == 1 and len(terms) == 1 else None
 
 
 def _classes(request: DeviceRequest) -> frozenset[str]:

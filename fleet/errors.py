@@ -4,6 +4,7 @@ FleetError
 ├── QuantityError    a Kubernetes quantity that cannot be read, or is not whole where it must be
 ├── DurationError    a duration that is not written the Go way (`90s`, `10m`, `1h30m`)
 ├── TimeError        a time that is not RFC 3339 with a zone
+├── AskError         a plan was asked for that there cannot be: no such pod, no such pool
 └── WindowError      a cron schedule or a time zone that cannot be read
 """
 
@@ -22,6 +23,10 @@ class DurationError(FleetError):
 
 class TimeError(FleetError):
     """A time such as `2027-03-31T00:00:00Z` could not be read."""
+
+
+class AskError(FleetError):
+    """A plan was asked for something that has none: no such pod or pool, a pod that waits for no whole node."""
 
 
 class WindowError(FleetError):

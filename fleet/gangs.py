@@ -14,6 +14,7 @@ from fleet.names import (
     COSCHEDULING_API,
     COSCHEDULING_GROUP,
     GANG,
+    GANG_MIN_SIZE,
     GANG_SIZE,
     IN_TREE_API,
     JOB_COMPLETION_INDEX,
@@ -43,6 +44,7 @@ class Gang:
     """A gang and its live members. `size` is how many pods it must have before any may start.
 
     While that is not known, `unsized` says what it is to be learnt from, and `size` is how many pods there are.
+    `minimum`: with how many members it goes on when others are stopped; 0 if it needs all that run.
     """
 
     namespace: str
@@ -50,6 +52,7 @@ class Gang:
     size: int
     pods: tuple[Pod, ...]
     unsized: str = ""
+    minimum: int = 0
 
     @property
     def key(self) -> str:
@@ -275,5 +278,11 @@ def gangs(
     for key, (namespace, ref, some) in members.items():
         some.sort(key=lambda pod: (created(pod), pod.metadata.name, pod.metadata.uid))
         size, unsized = sizes.of(key, ref, some)
-        found[key] = Gang(namespace, ref, size, tuple(some), unsized)
+        found[key] = Gang(namespace, ref, size, tuple(some), unsized, _goes_on_with(ref, size, unsized, some))
     return found
+
+
+def _goes_on_with(ref: GangRef, size: int, unsized: str, pods: list[Pod]) -> int:
+    """What its owner says; else the minimum of its PodGroup, for the other kinds count all their pods."""
+    said = _largest(pod.metadata.annotation(GANG_MIN_SIZE) for pod in pods)
+    return said or (size if ref.kind == "PodGroup" and not unsized else 0)

@@ -5,17 +5,23 @@ Annotations and the rule as in HAMi 2.8 to 2.10 (node register in JSON, device l
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from fleet.errors import FleetError
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Container, Node, Pod, PodSpec
 from fleet.quantities import count
+from fleet.times import parse_time
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 DEVICE_CORDON: Final = "hami.io/device-cordon"
+LOCK: Final = "hami.io/mutex.lock"
+LOCK_EXPIRES_AFTER: Final = timedelta(minutes=5)
+"""HAMi's own default: another pod may take a lock that is older."""
 BOOKED_NODE: Final = "hami.io/vgpu-node"
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 MEMORY: Final = "nvidia.com/gpumem"
@@ -52,14 +58,45 @@ def cards_of(node: Node) -> tuple[Card, ...] | None:
     return _usable(text, cordoned or "")
 
 
-@lru_cache(maxsize=16_384)
-def _usable(register: str, cordoned: str) -> tuple[Card, ...]:
+def registered(node: Node) -> tuple[Card, ...] | None:
+    """All cards of the node that HAMi knows, usable or not; None if it does not know the node."""
+    text = node.metadata.annotation(REGISTER)
+    return None if text is None else _registered(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """HAMi's lock of a node, held while a pod is bound there. `until` is None if its time cannot be read."""
+
+    holder: str
+    until: datetime | None
+
+
+def lock_of(node: Node) -> Lock | None:
+    """The node's lock (`time,namespace,pod`), expired or not; None if there is none."""
+    text = node.metadata.annotation(LOCK)
+    if not text:
+        return None
+    taken_at, _, rest = text.partition(",")
+    holder = f"pod {rest.replace(',', '/')}" if rest else "somebody"
     try:
-        cards = _REGISTER_DECODER.decode(register)
+        return Lock(holder, parse_time(taken_at) + LOCK_EXPIRES_AFTER)
+    except FleetError:
+        return Lock(holder, None)
+
+
+@lru_cache(maxsize=16_384)
+def _registered(register: str) -> tuple[Card, ...]:
+    try:
+        return _REGISTER_DECODER.decode(register)
     except msgspec.DecodeError:
         return ()
+
+
+@lru_cache(maxsize=16_384)
+def _usable(register: str, cordoned: str) -> tuple[Card, ...]:
     closed = {uuid.strip() for uuid in cordoned.split(",")}
-    return tuple(card for card in cards if card.health and card.id not in closed)
+    return tuple(card for card in _registered(register) if card.health and card.id not in closed)
 
 
 @dataclass(frozen=True, slots=True)

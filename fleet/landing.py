@@ -4,13 +4,14 @@ from datetime import datetime, timedelta
 
 from fleet.actions import Look, Open, Poke, Steer
 from fleet.cards import scheduled, waiting
-from fleet.draining import stop_strangers
 from fleet.marks import labelled_for, steered
 from fleet.objects import Pod
 from fleet.planning import unready
 from fleet.reasons import Reason
-from fleet.resources import Phase, WholeNodeClaim
+from fleet.resources import Avoided, Phase, WholeNodeClaim
+from fleet.starts import NOT_AGAIN, refused_start
 from fleet.statuses import enter, entered_at, give_back
+from fleet.stopping import stop_strangers
 from fleet.upkeep import Context
 from fleet.wakes import poked_at
 
@@ -114,10 +115,16 @@ def settle_bound(context: Context, claim: WholeNodeClaim) -> None:
     """A bound claim is done when its gang is: ended, deleted, or short of a member that was recreated."""
     if claim.status.phase is not Phase.BOUND:
         return
-    gang = context.view.gang_of(claim)
-    if gang is None:
+    gang, refused = context.view.gang_of(claim), refused_start(context.view, claim)
+    if gang is None and refused is not None:
+        context.write(claim, enter(claim, Phase.FAILED, Reason.START_FAILED, refused[1], context.now))
+    elif gang is None:
         text = "the gang has ended; the nodes are anybody's again"
         context.write(claim, enter(claim, Phase.RELEASED, Reason.GANG_ENDED, text, context.now))
     elif any(waiting(pod) for pod in context.view.takers(gang)):
-        text = "a member was recreated and waits again; a new claim looks for its node"
-        context.write(claim, enter(claim, Phase.RELEASED, Reason.MEMBER_RECREATED, text, context.now))
+        reason, text = Reason.MEMBER_RECREATED, "a member was recreated and waits again; a new claim looks for its node"
+        avoid = claim.status.avoid
+        if refused is not None:
+            reason, text = Reason.START_FAILED, f"{refused[1]}; a new claim looks for another node"
+            avoid = (*avoid, Avoided(refused[0], str(reason), context.now + NOT_AGAIN))
+        context.write(claim, enter(claim, Phase.RELEASED, reason, text, context.now, avoid=avoid))

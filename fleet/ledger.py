@@ -1,33 +1,82 @@
 """Lost GPU-seconds: what stopping a gang throws away."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from fleet.errors import FleetError
-from fleet.names import LAST_CHECKPOINT, RESTART_COST
+from fleet.names import CHECKPOINT_EVERY, LAST_CHECKPOINT, RESTART_COST
 from fleet.objects import Pod
 from fleet.times import parse_duration, parse_time
 
+_SERVES = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
-def lost_gpu_seconds(members: Iterable[tuple[Pod, int]], now: datetime) -> float:
-    """Work lost when the gang is stopped at `now`; members are (pod, cards).
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What stopping a whole gang throws away: on each of its cards so many seconds.
+
+    `saved_at` is the checkpoint that its work counts from; None if it counts from its start, or it has none to lose.
+    """
+
+    cards: int
+    seconds: float
+    saved_at: datetime | None = None
+
+    @property
+    def gpu_seconds(self) -> float:
+        return self.cards * self.seconds
+
+
+def loss(members: Iterable[tuple[Pod, int]], now: datetime, warm_up_seconds: float | None = None) -> Loss:
+    """What is lost when the gang is stopped at `now`; members are (pod, cards).
 
     Cards of the whole gang x (time since its last checkpoint, else its start, plus the restart cost). A gang has
     one state, so the newest checkpoint any member reports counts. A checkpoint that cannot be read, lies in the
-    future or before the start does not.
+    future or before the start does not. A service has no work to lose, only the restart that it declares, else
+    its `warm_up_seconds` as they were measured (None: no service).
     """
     members = tuple(members)
+    pods = [pod for pod, _ in members]
     cards = sum(count for _, count in members)
-    starts = [pod.status.start_time for pod, _ in members if pod.status.start_time]
-    restart = max((_restart_seconds(pod) for pod, _ in members), default=0.0)
-    if not starts:
-        return cards * restart
-    since = min(starts)
-    for pod, _ in members:
-        checkpoint = _checkpoint(pod)
-        if checkpoint is not None and since < checkpoint <= now:
-            since = checkpoint
-    return cards * (max(0.0, (now - since).total_seconds()) + restart)
+    restart = max(map(_restart_seconds, pods), default=0.0)
+    if warm_up_seconds is not None:
+        return Loss(cards, restart or warm_up_seconds)
+    saved_at = last_checkpoint(pods, now)
+    since = saved_at or min((pod.status.start_time for pod in pods if pod.status.start_time), default=now)
+    return Loss(cards, max(0.0, (now - since).total_seconds()) + restart, saved_at)
+
+
+def last_checkpoint(members: Iterable[Pod], now: datetime) -> datetime | None:
+    """The newest checkpoint that any member of a gang reports and that can be believed; None if there is none.
+
+    One that cannot be read, lies in the future or is not after the gang's start does not count.
+    """
+    members = tuple(members)
+    told = [one for pod in members if (one := _checkpoint(pod)) is not None]
+    began = min((pod.status.start_time for pod in members if pod.status.start_time), default=None) if told else None
+    return max((one for one in told if began is not None and began < one <= now), default=None)
+
+
+def serves(pod: Pod) -> bool:
+    """Whether a pod that is its own gang is a replica of a service: who saves work has work to lose."""
+    owner = pod.metadata.controller()
+    saves = any(pod.metadata.annotation(key) is not None for key in (LAST_CHECKPOINT, CHECKPOINT_EVERY))
+    return owner is not None and owner.kind in _SERVES and not saves
+
+
+def warm_up_seconds(pods: Iterable[Pod]) -> float:
+    """How long a replica takes from its start until it is ready, as seen on these; 0 if none shows it.
+
+    The shortest counts: a replica that was unready for a while, later, shows more than its start took.
+    """
+    seen = (
+        (one.last_transition_time - pod.status.start_time).total_seconds()
+        for pod in pods
+        for one in pod.status.conditions or ()
+        if one.type == "Ready" and one.status == "True" and one.last_transition_time and pod.status.start_time
+    )
+    return min((seconds for seconds in seen if seconds >= 0), default=0.0)
 
 
 def _checkpoint(pod: Pod) -> datetime | None:

@@ -6,25 +6,33 @@ write may be the last before a crash.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
+from types import MappingProxyType
 
-from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, Timing, Ungate
+import msgspec
+
+from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, ProbeResult, Timing, Ungate, WriteStatus
 from fleet.backfill import START_MARGIN, Ahead, end_if_taken, promised_end, start_limit
 from fleet.cards import gated_by, terminating
 from fleet.draining import drain
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle
+from fleet.freed import free_instead
 from fleet.gangs import Gang, job_ended, jobs_of
 from fleet.landing import land, open_nodes, settle_bound
+from fleet.limits import DrainLimit
 from fleet.marks import ENDED, HOLDING, strays
 from fleet.names import CLAIM_KEY
 from fleet.naming import claim_name, claim_spec
 from fleet.objects import Job
 from fleet.planning import Choice, choose, wants_claim
 from fleet.reasons import Reason
+from fleet.records import resolutions, unspared
 from fleet.requests import RequestClass
 from fleet.resources import ClaimSpec, ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
+from fleet.starts import NOT_AGAIN, refused_start, refusing_nodes
 from fleet.statuses import enter, entered_at, give_back
 from fleet.times import format_duration, parse_duration
 from fleet.upkeep import Context, member, upkeep
@@ -35,13 +43,35 @@ _WAITING = frozenset({Phase.PENDING, Phase.BLOCKED})
 _SIZE_DUE_AFTER = timedelta(seconds=10)
 
 
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """What claims have taken, or wait for, so far in one pass, the oldest first.
+
+    `reserved`: node name -> why no other claim has it; `ahead` is for those that may go ahead of others.
+    """
+
+    reserved: dict[str, str]
+    ahead: Ahead
+    drains: DrainLimit
+
+    def take(self, choice: Choice, claim: WholeNodeClaim, now: datetime) -> None:
+        self.reserved.update(dict.fromkeys(choice.wanted, str(Obstacle.HELD)))
+        self.ahead.hold(choice.wanted, end_if_taken(claim, now))
+
+
 def decide(
-    view: View, looks: Mapping[str, Look], answers: Mapping[str, Answer], now: datetime, timing: Timing
+    view: View,
+    looks: Mapping[str, Look],
+    answers: Mapping[str, Answer],
+    now: datetime,
+    timing: Timing,
+    probes: Mapping[str, ProbeResult] = MappingProxyType({}),
 ) -> Decision:
-    """All actions due at `now`. `looks` by node name, `answers` to evictions by pod UID."""
+    """All actions due at `now`. `looks` and `probes` by node name, `answers` to evictions by pod UID."""
     decision = Decision()
+    decision.actions.extend(resolutions(view, now, looks, answers))
     _sweep(view, decision)
-    context = Context(view, looks, answers, now, timing, decision)
+    context = Context(view, looks, answers, now, timing, decision, probes)
     reserved: dict[str, str] = {}
     ahead = Ahead()
     claims = sorted(view.claims.values(), key=age_key)
@@ -51,8 +81,9 @@ def decide(
         if claim.status.phase in _ACTIVE | {Phase.BOUND}:
             # A node's taint outlives the holder's last step by a moment, and the promise with it.
             ahead.hold((held.name for held in claim.status.nodes), promised_end(claim))
+    taking = _Taking(reserved, ahead, DrainLimit.of(view, claims, timing))
     for claim in claims:
-        _advance(context, claim, reserved, ahead)
+        _advance(context, claim, taking)
     _create_claims(context)
     _ungate(view, decision)
     return decision
@@ -60,9 +91,10 @@ def decide(
 
 def _sweep(view: View, decision: Decision) -> None:
     """Take off every mark of ours that no claim stands behind: after a release, a rollback, a crash, or by hand."""
-    claims = dict(view.claims)
-    for node in view.nodes.values():
-        decision.actions.extend(Clear(node, stray.claim_uid) for stray in strays(node, claims))
+    for name, node in view.nodes.items():
+        pods = view.pods_by_node.get(name, ())
+        found = strays(node, view.claims, pods)
+        decision.actions.extend(Clear(node, stray.claim_uid, stray.label_stays) for stray in found)
 
 
 def _ungate(view: View, decision: Decision) -> None:
@@ -74,8 +106,11 @@ def _ungate(view: View, decision: Decision) -> None:
                 decision.actions.append(Ungate(pod))
 
 
-def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str], ahead: Ahead) -> None:
-    phase = claim.status.phase
+def _advance(context: Context, claim: WholeNodeClaim, taking: _Taking) -> None:
+    phase, settled = claim.status.phase, unspared(context.view, claim)
+    if settled is not None:
+        context.decision.actions.append(WriteStatus(claim, settled))
+        return
     if phase in ENDED:
         settle_bound(context, claim)
         return
@@ -84,11 +119,20 @@ def _advance(context: Context, claim: WholeNodeClaim, reserved: dict[str, str], 
         context.write(claim, ended)
         return
     if phase in _WAITING or claim.spec.policy is Policy.PREVIEW:
-        _wait(context, claim, reserved, ahead)
+        _wait(context, claim, taking)
         return
-    given_back = upkeep(context, claim) or _torn(context, claim) or _too_late(context, claim, ahead)
+    given_back = (
+        _not_started(context, claim)
+        or upkeep(context, claim)
+        or _torn(context, claim)
+        or _too_late(context, claim, taking.ahead)
+    )
     if given_back is not None:
         context.write(claim, given_back)
+        return
+    free = free_instead(context, claim, _avoided(context, claim) | taking.reserved, taking.ahead)
+    if free is not None:
+        _change_over(context, claim, free, taking)
         return
     if phase is Phase.PLANNED:
         context.write(claim, enter(claim, Phase.CORDONING, Reason.HOLDING, claim.status.message, context.now))
@@ -197,12 +241,53 @@ def _too_late(context: Context, claim: WholeNodeClaim, ahead: Ahead) -> ClaimSta
     return give_back(claim, Reason.OLDER_CLAIM, text, context.now, context.timing)
 
 
-def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str], ahead: Ahead) -> None:
+def _not_started(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
+    """The status that gives the nodes back because the kubelet of one of them refused a member."""
+    refused = refused_start(context.view, claim)
+    if refused is None:
+        return None
+    node, text = refused
+    return give_back(claim, Reason.START_FAILED, text, context.now, context.timing, avoid=(node,), avoid_for=NOT_AGAIN)
+
+
+def _change_over(context: Context, claim: WholeNodeClaim, free: Choice, taking: _Taking) -> None:
+    """Take free nodes instead of those that are drained; the marks on these stray then, and are swept."""
+    names, before = ", ".join(free.wanted), claim.status.node_names
+    text = f"free node(s) {names} are taken: the drain of {before} is dropped before anybody was stopped"
+    taking.take(free, claim, context.now)
+    status = enter(claim, Phase.PLANNED, Reason.FREE_NODE, text, context.now, nodes=_held(free), plan=free.plan)
+    context.write(claim, msgspec.structs.replace(context.struck(claim, status), stop_nobody_until=None))
+
+
+def _avoided(context: Context, claim: WholeNodeClaim) -> dict[str, str]:
+    """Nodes that the claim has given back, or that its gang could not start on, and the reason to be shown."""
+    lately = {one.node: str(Obstacle.AVOIDED) for one in claim.status.avoid if one.until > context.now}
+    return lately | refusing_nodes(context.view, claim, context.now)
+
+
+def _held(choice: Choice) -> tuple[HeldNode, ...]:
+    return tuple(HeldNode(one.node.metadata.name, one.node.metadata.uid) for one in choice.taken)
+
+
+def _wait(context: Context, claim: WholeNodeClaim, taking: _Taking) -> None:
     """Pending, Blocked and Preview: look for nodes; until then the next best ones are kept from younger claims."""
-    now, status = context.now, claim.status
-    avoided = {one.node: str(Obstacle.AVOIDED) for one in status.avoid if one.until > now}
-    choice = choose(context.view, claim, {**avoided, **reserved}, now, context.timing.drain_timeout, ahead)
+    now, status, reserved, ahead = context.now, claim.status, taking.reserved, taking.ahead
+    timing = context.timing
+    choice = choose(
+        context.view,
+        claim,
+        _avoided(context, claim) | reserved,
+        now,
+        timing.drain_timeout,
+        ahead,
+        cool_down=timing.cool_down,
+        cost_ceiling=timing.cost_ceiling,
+    )
     preview = claim.spec.policy is Policy.PREVIEW
+    due = status.retry_at is None or now >= status.retry_at
+    if not preview and due:
+        choice = taking.drains.apply(choice)
+    context.decision.choices[claim.metadata.uid] = choice
     if status.phase is Phase.BLOCKED and status.retry_at is not None and now < status.retry_at:
         context.decision.wake(status.retry_at)
         if not preview:
@@ -210,14 +295,20 @@ def _wait(context: Context, claim: WholeNodeClaim, reserved: dict[str, str], ahe
         return
     context.decision.wake(choice.wake_at)
     if choice.taken and not preview:
-        reserved.update(dict.fromkeys(choice.wanted, str(Obstacle.HELD)))
-        ahead.hold(choice.wanted, end_if_taken(claim, now))
+        taking.take(choice, claim, now)
     elif not preview:
         ahead.keep(choice.wanted, choice.start_at)
     if choice.taken and not preview:
-        nodes = tuple(HeldNode(one.node.metadata.name, one.node.metadata.uid) for one in choice.taken)
         planned = enter(
-            claim, Phase.PLANNED, choice.reason, choice.message, now, nodes=nodes, plan=choice.plan, retry_at=None
+            claim,
+            Phase.PLANNED,
+            choice.reason,
+            choice.message,
+            now,
+            nodes=_held(choice),
+            plan=choice.plan,
+            retry_at=None,
+            stop_nobody_until=choice.stop_nobody_until,
         )
         context.write(claim, planned)
         return

@@ -140,6 +140,18 @@ class Condition(_Object, frozen=True):
     last_transition_time: datetime | None = None
 
 
+class Terminated(_Object, frozen=True):
+    finished_at: datetime | None = None
+
+
+class ContainerState(_Object, frozen=True):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Object, frozen=True):
+    state: ContainerState | None = None
+
+
 class PodStatus(_Object, frozen=True):
     phase: str | None = None
     reason: str | None = None
@@ -148,6 +160,7 @@ class PodStatus(_Object, frozen=True):
     nominated_node_name: str | None = None
     conditions: tuple[Condition, ...] | None = None
     resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
 class Pod(_Object, frozen=True):
@@ -166,10 +179,16 @@ class NodeSpec(_Object, frozen=True):
     taints: tuple[Taint, ...] | None = None
 
 
+class NodeAddress(_Object, frozen=True):
+    type: str
+    address: str
+
+
 class NodeStatus(_Object, frozen=True):
     allocatable: dict[str, str | int] | None = None
     capacity: dict[str, str | int] | None = None
     conditions: tuple[Condition, ...] | None = None
+    addresses: tuple[NodeAddress, ...] | None = None
 
 
 class Node(_Object, frozen=True):
@@ -188,6 +207,8 @@ class JobSpec(_Object, frozen=True):
 class JobStatus(_Object, frozen=True):
     succeeded: int | None = None
     conditions: tuple[Condition, ...] | None = None
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
 
 
 class Job(_Object, frozen=True):
@@ -274,6 +295,7 @@ class DeviceResults(_Object, frozen=True):
 
 class Allocation(_Object, frozen=True):
     devices: DeviceResults = DeviceResults()
+    node_selector: NodeSelector | None = None
 
 
 class ClaimConsumer(_Object, frozen=True):

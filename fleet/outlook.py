@@ -1,6 +1,6 @@
 """What a claim that cannot start now waits for: the nodes it would have first, and when that could be."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from fleet.candidates import Candidate
@@ -60,7 +60,7 @@ def _as_at(one: Candidate, moment: datetime) -> Candidate:
     """The node as it is expected to be then: nobody is harmed where all have ended by themselves."""
     if one.free_at is None or one.free_at > moment:
         return one
-    return replace(one, victims=(), occupied=False, leaving=0, lost_gpu_seconds=0.0, top_priority=0)
+    return Candidate(one.node, kept=one.kept, domain=one.domain)
 
 
 def _had_at(one: Candidate, now: datetime, evict_from: datetime | None) -> datetime | None:

@@ -5,12 +5,14 @@ Nothing is booked here and nothing is written: newer schedulers ask hypothetical
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import compress, repeat
 
 from fleet import hami
 from fleet.board import UNKNOWN, Board, Rank, Refused, Seat
 from fleet.cards import refused_before
 from fleet.gangs import candidate_refs
+from fleet.lodgers import declared_run, may_enter
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Pod
 from fleet.requests import Classifier, Request, RequestClass
@@ -36,12 +38,16 @@ class Placement:
     for_now: dict[str, Refused] = field(default_factory=dict)
 
 
-def judge(pod: Pod, names: Sequence[str], board: Board) -> Placement:
-    """Which of the named nodes the pod may have. A pod without cards may have all, known to us or not."""
-    return _judge(pod, names, board, board.classifier.classify(pod))
+def judge(pod: Pod, names: Sequence[str], board: Board, now: datetime | None = None) -> Placement:
+    """Which of the named nodes the pod may have. A pod without cards may have all, known to us or not.
+
+    Without a time nobody is let onto a node that is being drained.
+    """
+    request = board.classifier.classify(pod)
+    return _lodge(pod, names, _judge(pod, names, board, request), board, now)
 
 
-def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placement:
+def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally, now: datetime | None = None) -> Placement:
     """As `judge`, but of the nodes a small pod may have only the best: the fullest that has room.
 
     The nodes must be ranked in `tally` as on the board. kube-scheduler sends only nodes on which the pod fits, so
@@ -50,10 +56,27 @@ def prefer(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Placem
     """
     request = board.classifier.classify(pod)
     if request.request_class is RequestClass.SMALL and not board.shared_out and not refused_before(pod):
-        return _spare_nominated(pod, _fullest(pod, names, board, tally))
-    placement = _judge(pod, names, board, request)
-    if request.request_class is RequestClass.SMALL and len(placement.passed) > 1:
-        _keep_best(pod, request, placement, board, tally)
+        placement = _spare_nominated(pod, _fullest(pod, names, board, tally))
+    else:
+        placement = _judge(pod, names, board, request)
+        if request.request_class is RequestClass.SMALL and len(placement.passed) > 1:
+            _keep_best(pod, request, placement, board, tally)
+    return _lodge(pod, names, placement, board, now)
+
+
+def _lodge(pod: Pod, names: Sequence[str], placement: Placement, board: Board, now: datetime | None) -> Placement:
+    """Let a small pod that asks for it onto nodes being drained, if it is done before the drain is."""
+    if now is None or not board.draining or not declared_run(pod):
+        return placement
+    refused = {**placement.refused, **placement.for_now}
+    open_ = {
+        name for name, why in refused.items() if why is Refused.HELD and may_enter(pod, board.drained_by(name), now)
+    }
+    for name in open_:
+        placement.refused.pop(name, None)
+        placement.for_now.pop(name, None)
+    open_.update(placement.passed)
+    placement.passed = [name for name in names if name in open_]
     return placement
 
 

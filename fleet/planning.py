@@ -1,25 +1,27 @@
 """Which nodes a waiting claim takes, or why it takes none and how that ends."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from fleet.backfill import Ahead, end_if_taken
-from fleet.candidates import Candidate, being_vacated, candidates, serving_pools, shortfalls
+from fleet.backfill import Ahead, end_if_taken, expected_run
+from fleet.candidates import Candidate, Rules, being_vacated, candidates, serving_pools, with_budget
 from fleet.cards import gated_by, waiting
-from fleet.combining import first_together
-from fleet.domains import Domain, grouped, harm, once
+from fleet.combining import Chosen, Together
+from fleet.domains import Domain, grouped, joint_cost
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle
+from fleet.forecasts import natural_end
 from fleet.gangs import Gang
 from fleet.names import CLAIM_KEY
 from fleet.objects import Pod
 from fleet.outlook import Outlook, hopeful, natural_start, outlook
-from fleet.readiness import Shortfall
 from fleet.reasons import Reason
+from fleet.relocation import Homes
 from fleet.requests import RequestClass
-from fleet.resources import ClaimPlan, GPUPool, Policy, Refusal, RunnerUp, WholeNodeClaim
+from fleet.resources import ClaimPlan, Course, GPUPool, Policy, Refusal, RunnerUp, Weighing, WholeNodeClaim
+from fleet.stakes import Elsewhere, Weighed, weigh_set
 from fleet.times import format_duration, format_time, parse_duration
 from fleet.view import View
 from fleet.waits import behind_older, can_never_fit, fragmented, waits_until, why
@@ -34,6 +36,8 @@ class Choice:
 
     `taken` is empty while it waits; then `wanted` are the nodes it would have next, which no younger claim may take.
     `wake_at` is when time alone may change the answer, `start_at` the earliest moment it could start, if known.
+    `every` node of its pools is there as it was judged, those of other topology domains refused as such.
+    `stop_nobody_until`: those on the taken nodes are expected to end by themselves by then.
     """
 
     taken: tuple[Candidate, ...]
@@ -43,6 +47,8 @@ class Choice:
     plan: ClaimPlan | None = None
     wake_at: datetime | None = None
     start_at: datetime | None = None
+    every: tuple[Candidate, ...] = ()
+    stop_nobody_until: datetime | None = None
 
 
 def choose(
@@ -52,12 +58,16 @@ def choose(
     now: datetime,
     longest_grace: timedelta = timedelta(minutes=10),
     ahead: Ahead | None = None,
+    *,
+    cool_down: timedelta = timedelta(0),
+    cost_ceiling: float = 0.0,
 ) -> Choice:
     """Choose all nodes of the claim or none, at the least harm. `reserved`: node name -> why it is not to be had.
 
     `ahead`: nodes that older claims wait for, and the ends that holders of nodes have promised. Free whole nodes come
     first and need nobody's consent; stopping anybody needs the policy WaitThenEvict, patience that is over, and the
-    consent of every pod's owner.
+    consent of every pod's owner. Jobs stopped less than `cool_down` ago are left alone; `cost_ceiling`: GPU-seconds
+    that may be thrown away for each that the gang has declared to use, 0 for any number.
     """
     gang = view.gang_of(claim)
     missing = unready(claim, gang)
@@ -75,32 +85,45 @@ def choose(
         where = f"pool {claim.spec.pool}" if claim.spec.pool else "a pool that accepts WholeNode"
         return Choice((), (), Reason.NO_POOL, f"needs nodes with {cards} {resource} in {where}; there is none")
     takers, key = view.takers(gang), claim.spec.topology_key
-    found = candidates(view, claim, gang, pools, reserved, now, longest_grace, ahead or Ahead())
+    ahead = ahead or Ahead()
+    found = candidates(view, claim, gang, pools, reserved, Rules(now, longest_grace, cool_down), ahead)
     every = tuple(sorted(found, key=lambda one: one.order))
     domains, where, runs_in = grouped(every, key), f"one {key}" if key else "", _domains_of(view, key, takers)
     if runs_in:
         where = f"{key} {' and '.join(runs_in)}, where its other members run"
         if len(runs_in) > 1 or "" in runs_in:
-            return Choice((), (), Reason.TOPOLOGY, f"needs one {key} for all; its members run in several, or in none")
+            text = f"needs one {key} for all; its members run in several, or in none"
+            return Choice((), (), Reason.TOPOLOGY, text, every=every)
         domains = tuple(domain for domain in domains if domain.name == runs_in[0])
     count = nodes_wanted(claim, takers)
     never = can_never_fit(domains, count, where)
     if never is not None:
-        plan = None if never[0] is Reason.TOO_FEW_NODES else _plan(_only(every, domains), (), ())
-        return Choice((), (), *never, plan)
-    vacated = being_vacated(view, reserved)
+        only = _only(every, domains)
+        plan = None if never[0] is Reason.TOO_FEW_NODES else _plan(only, ())
+        return Choice((), (), *never, plan, every=only)
+    together = Together(
+        view,
+        Homes(view, frozenset(reserved) | frozenset(ahead.kept)),
+        view.spending(now),
+        being_vacated(view, reserved),
+        with_budget(view, now),
+        _ceiling(claim, count * cards, cost_ceiling),
+    )
+    return _choose(_Search(claim, every, domains, where, count, now, together, longest_grace))
 
-    def together(some: Sequence[Candidate]) -> Mapping[str, Shortfall]:
-        return shortfalls(view, (keep for one in some for keep in one.keeps), vacated)
 
-    return _choose(_Search(claim, every, domains, where, count, now, together))
+def _ceiling(claim: WholeNodeClaim, cards: int, factor: float) -> float | None:
+    """The most GPU-seconds that may be thrown away for the claim; None for any number."""
+    run = expected_run(claim)
+    return factor * cards * run.total_seconds() if run is not None and factor > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
     """One claim's search. `every` node is a candidate, its own are in one of `domains`; `where` says so in words.
 
-    `together` says what services would miss if all of these nodes were vacated.
+    `together` is what holds for all nodes that are taken at once; `longest`: nodes are held for so long at most with
+    nobody being stopped.
     """
 
     claim: WholeNodeClaim
@@ -109,19 +132,36 @@ class _Search:
     where: str
     count: int
     now: datetime
-    together: Callable[[Sequence[Candidate]], Mapping[str, Shortfall]]
+    together: Together
+    longest: timedelta
 
-    def find(self, nodes: Iterable[Candidate], *, stopping: bool) -> tuple[Candidate, ...] | None:
-        """Nodes that can be taken now, `stopping` others or not; None if there are not enough."""
-        usable = [one for one in nodes if one.refused is None and (stopping or not one.occupied)]
-        return first_together(usable, self.count, lambda some: not self.together(some))
+    def weigh(self, chosen: Chosen, elsewhere: Elsewhere | None = None) -> Weighed | None:
+        """Stopping the victims of the chosen nodes against waiting; None if there are none."""
+        view, claim = self.together.view, self.claim
+        return weigh_set(view, claim, chosen.nodes, chosen.victims, self.now, self.longest, elsewhere)
 
-    def best(self, domains: Iterable[Domain], *, stopping: bool) -> tuple[Candidate, ...] | None:
+    def elsewhere(self) -> Elsewhere | None:
+        """The nodes that are expected to be free first although nobody is stopped."""
+        domains = tuple(Domain(one.name, tuple(map(self._if_late, one.nodes))) for one in self.domains)
+        out = outlook(domains, self.count, self.now, None)
+        return Elsewhere(out.wanted, out.start_at) if out.start_at is not None else None
+
+    def _if_late(self, one: Candidate) -> Candidate:
+        """The node with its natural end, if that may still come although it is overdue by a little."""
+        if one.free_at is not None or not one.occupied or one not in hopeful((one,)):
+            return one
+        view = self.together.view
+        end = natural_end(view, view.gpu_pods_on(one.node.metadata.name), self.now, late=True)
+        return replace(one, free_at=end) if end is not None else one
+
+    def best(self, domains: Iterable[Domain], *, stopping: bool) -> Chosen | None:
         """Of all domains, the nodes that do least harm together."""
-        found = (self.find(domain.nodes, stopping=stopping) for domain in domains)
-        return min((nodes for nodes in found if nodes is not None), key=harm, default=None)
+        found = [self.together.best(domain, self.count, stopping=stopping) for domain in domains]
+        sets = [one for one in found if one is not None]
+        best = min(sets, key=lambda one: one.rank, default=None)
+        return best and replace(best, optimal=all(one.optimal for one in sets))
 
-    def past_older(self, until: datetime | None) -> tuple[Candidate, ...] | None:
+    def past_older(self, until: datetime | None) -> Chosen | None:
         """Free nodes, those kept for older claims among them if they are back by `until`; None for whenever.
 
         Nothing else: emptying a node may take longer than a claim that goes ahead has time to start.
@@ -148,25 +188,62 @@ def _choose(search: _Search) -> Choice:
         search.best(domains, stopping=allowed),
         search.past_older(end) if end else None,
     ]
-    taken = min((nodes for nodes in sets if nodes is not None), key=harm, default=None)
+    taken = min((one for one in sets if one is not None), key=lambda one: one.rank, default=None)
     if taken is not None:
-        return _taken(search, taken)
+        return _taken_or_awaited(search, taken)
     out = outlook(domains, count, now, now if allowed else patient_until)
     expected = natural_start(domains, count, now)
     names = tuple(one.node.metadata.name for one in out.wanted)
     next_best = [one for one in hopeful(out.domain.nodes) if one not in out.wanted and one.refused != Obstacle.HELD]
-    plan = _plan(_only(search.every, domains), out.wanted, next_best, expected)
+    only = _only(search.every, domains)
+    planned = _as_planned(search, out.wanted)
+    weighed = search.weigh(planned) if len(out.wanted) == count else None
+    plan = _plan(only, next_best, planned, expected, weighed.weighing if weighed else None)
     reason, message, wake_at = _why(search, out, allowed=allowed, not_allowed=(why_not, why_not_text))
     moments = [moment for moment in (wake_at, patient_until) if moment is not None]
-    return Choice((), names, reason, waits_until(message, expected), plan, min(moments, default=None), out.start_at)
+    text, wake_at = waits_until(message, expected), min(moments, default=None)
+    return Choice((), names, reason, text, plan, wake_at, out.start_at, only)
 
 
-def _taken(search: _Search, taken: tuple[Candidate, ...]) -> Choice:
+def _as_planned(search: _Search, nodes: tuple[Candidate, ...]) -> Chosen:
+    """The nodes a waiting claim would have next; nobody has compared all other sets with them."""
+    victims = search.together.victims(nodes)
+    lost = sum(victim.lost_gpu_seconds for victim in victims)
+    return Chosen(nodes, victims, lost, joint_cost(nodes), not victims, search.together.homeless(nodes))
+
+
+def _taken_or_awaited(search: _Search, chosen: Chosen) -> Choice:
+    """Take the nodes, unless waiting is cheaper than stopping their victims (decision 0016)."""
+    weighed = search.weigh(chosen, search.elsewhere() if chosen.victims else None)
+    if weighed is None:
+        return _taken(search, chosen)
+    weighing, course = weighed.weighing, weighed.weighing.course
+    if course is Course.EVICT or search.claim.spec.policy is Policy.PREVIEW:
+        return _taken(search, chosen, weighing)
+    text = f"waiting is cheaper than stopping {len(chosen.victims)} pod(s) of other teams: {weighing.note}"
+    if weighed.nodes != chosen.nodes:
+        chosen = _as_planned(search, weighed.nodes)
+    if course is Course.SOFT_VACATE:
+        return _taken(search, chosen, weighing, weighing.wait_until)
+    names = tuple(one.node.metadata.name for one in chosen.nodes)
+    only, expected = _only(search.every, search.domains), natural_start(search.domains, search.count, search.now)
+    next_best = [one for one in hopeful(search.every) if one.node.metadata.name not in names]
+    start_at = expected if weighing.cost == weighing.wait_cost else None
+    wake_at = min((one for one in (weighing.wait_until, weighing.break_even_at) if one is not None), default=None)
+    plan = _plan(only, next_best, chosen, expected, weighing)
+    return Choice((), names, weighed.reason, text, plan, wake_at, start_at, only)
+
+
+def _taken(
+    search: _Search, chosen: Chosen, weighing: Weighing | None = None, stop_nobody_until: datetime | None = None
+) -> Choice:
+    taken = chosen.nodes
     names = tuple(one.node.metadata.name for one in taken)
-    victims = sum(len(one.victims) for one in taken)
     text = f"{search.count} free node(s)"
-    if victims:
-        text = f"{search.count} node(s) chosen, {victims} pod(s) of other teams to stop"
+    if stop_nobody_until is not None:
+        text = f"{search.count} node(s) chosen, their {len(chosen.victims)} pod(s) are expected to end by themselves"
+    elif chosen.victims:
+        text = f"{search.count} node(s) chosen, {len(chosen.victims)} pod(s) of other teams to stop"
     if taken[0].domain:
         text += f", all in {search.claim.spec.topology_key} {taken[0].domain}"
     known = [one.kept_until for one in taken if one.kept and one.kept_until]
@@ -180,7 +257,9 @@ def _taken(search: _Search, taken: tuple[Candidate, ...]) -> Choice:
         if one.refused is None
     ]
     next_best = [one for one in others if one.node.metadata.name not in names]
-    return Choice(taken, names, Reason.PLANNED, text, _plan(_only(search.every, search.domains), taken, next_best))
+    only = _only(search.every, search.domains)
+    plan = _plan(only, next_best, chosen, weighing=weighing)
+    return Choice(taken, names, Reason.PLANNED, text, plan, every=only, stop_nobody_until=stop_nobody_until)
 
 
 def _why(
@@ -189,9 +268,9 @@ def _why(
     """Why nothing is taken, from what is nearest: another claim, topology, the claim's own terms, the nodes."""
     behind = search.past_older(None)
     if behind is not None:
-        return *behind_older(search.claim, behind), None
+        return *behind_older(search.claim, behind.nodes), None
     would_do = any(_open(domain.nodes) >= search.count for domain in search.domains)
-    if search.where and search.find(search.every, stopping=allowed) is not None:
+    if search.where and search.best((Domain("", search.every),), stopping=allowed) is not None:
         elsewhere = sum(one.refused is None and (allowed or not one.occupied) for one in search.every)
         reason, text = fragmented(search.domains, search.count, search.where, elsewhere, may_stop=allowed)
         return (
@@ -208,7 +287,7 @@ def _why(
         elsewhere = len(hopeful(search.every))
         reason, text = fragmented(search.domains, search.count, search.where, elsewhere, may_stop=True)
     else:
-        reason, text = why(_only(search.every, search.domains), search.count, (), search.where)
+        reason, text = why(_only(search.every, search.domains), search.count, None, search.where)
     if later is not None:
         text += f"; the next agreement applies from {format_time(later)}"
     return reason, text, later
@@ -216,9 +295,9 @@ def _why(
 
 def _of_domain(search: _Search, domain: Domain) -> tuple[Reason, str]:
     open_now = [one for one in domain.nodes if one.refused is None]
-    short = search.together(open_now[: search.count]).values()
+    hindered = search.together.hindrance(open_now[: search.count]) if len(open_now) >= search.count else None
     where = f"{search.claim.spec.topology_key} {domain.name}" if domain.name else ""
-    return why(domain.nodes, search.count, short, where)
+    return why(domain.nodes, search.count, hindered, where)
 
 
 def _open(nodes: Iterable[Candidate]) -> int:
@@ -326,28 +405,33 @@ def may_stop(claim: WholeNodeClaim, now: datetime) -> tuple[bool, Reason, str, d
 
 def _plan(
     every: tuple[Candidate, ...],
-    chosen: tuple[Candidate, ...],
     next_best: Sequence[Candidate],
+    chosen: Chosen | None = None,
     expected: datetime | None = None,
+    weighing: Weighing | None = None,
 ) -> ClaimPlan:
+    chosen = chosen or Chosen(())
     examples: dict[str, str] = {}
     for one in sorted(every, key=lambda one: one.node.metadata.name):
         if one.refused:
             examples.setdefault(one.refused, one.node.metadata.name)
     counted = Counter(one.refused for one in every if one.refused)
-    victims = once(victim for one in chosen for victim in one.victims)
     return ClaimPlan(
-        nodes=tuple(one.node.metadata.name for one in chosen),
-        victims=victims[:_SHOWN_VICTIMS],
-        victim_count=len(victims),
-        lost_gpu_seconds=round(sum(victim.lost_gpu_seconds for victim in victims), 3),
+        nodes=tuple(one.node.metadata.name for one in chosen.nodes),
+        victims=chosen.victims[:_SHOWN_VICTIMS],
+        victim_count=len(chosen.victims),
+        lost_gpu_seconds=round(chosen.lost_gpu_seconds, 3),
         runners_up=tuple(
-            RunnerUp(one.node.metadata.name, len(one.victims), round(one.lost_gpu_seconds, 3))
+            RunnerUp(one.node.metadata.name, len(one.victims), round(one.lost_gpu_seconds, 3), round(one.cost, 3))
             for one in next_best[:_SHOWN_RUNNERS_UP]
         ),
         refused=tuple(Refusal(reason, counted[reason], examples[reason]) for reason in sorted(examples)),
         consent_missing=tuple(sorted({namespace for one in every for namespace in one.consent_missing})),
         expected_free_at=expected,
+        cost=round(chosen.cost, 3),
+        optimal=chosen.optimal,
+        homeless=chosen.homeless,
+        weighing=weighing,
     )
 
 

@@ -1,4 +1,4 @@
-"""The three custom resources of wholenode.io/v1alpha1, typed once: the CRD schemas are generated from these structs.
+"""The four custom resources of wholenode.io/v1alpha1, typed once: the CRD schemas are generated from these structs.
 
 `Annotated[..., Meta(...)]` becomes the OpenAPI schema, `rules` the CEL validation, `columns` the printer columns.
 A field stands here only once the code that honours it exists.
@@ -163,6 +163,10 @@ class GPUPool(_Part, frozen=True):
 
 class Beneficiary(_Part, frozen=True):
     namespace: Name
+    local_queues: Annotated[
+        Annotated[tuple[Name, ...], Meta(min_length=1, max_length=64)] | None,
+        Meta(description="Only gangs of these Kueue LocalQueues of the namespace; left out, all its gangs."),
+    ] = None
 
 
 class Victims(_Part, frozen=True):
@@ -221,6 +225,42 @@ class KeepReady(_Part, frozen=True):
     ]
 
 
+class Budget(_Part, frozen=True):
+    """How much may be stopped under the agreement. A day is the last 24 hours, an hour the last 60 minutes."""
+
+    gpu_seconds_per_day: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Work that may be lost in any 24 hours, in GPU-seconds."),
+    ] = None
+    evictions_per_hour: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Pods that may be stopped in any hour.")
+    ] = None
+    evictions_per_job_per_day: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="How often one job may be hit in any 24 hours, whatever its pods are called."),
+    ] = None
+
+
+class Checkpoint(_Part, frozen=True):
+    """What is asked of a victim's checkpoint (annotation wholenode.io/last-checkpoint) before it is stopped."""
+
+    required: Annotated[
+        bool, Meta(description="Stop no pod without a checkpoint; with `request`, without one made since it was asked.")
+    ] = False
+    request: Annotated[
+        bool, Meta(description="Ask for one first, by the annotation wholenode.io/checkpoint-requested, and wait.")
+    ] = False
+    timeout: Annotated[Duration, Meta(description="How long to wait for a checkpoint that was asked for.")] = "2m"
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.timeout) || duration(self.timeout) > duration('0s')",
+            "timeout must be longer than 0s",
+            ".timeout",
+        ),
+    )
+
+
 class AgreementSpec(_Part, frozen=True):
     beneficiaries: Annotated[
         tuple[Beneficiary, ...],
@@ -236,11 +276,25 @@ class AgreementSpec(_Part, frozen=True):
     keep_ready: Annotated[
         KeepReady | None, Meta(description="Stop no pod whose service would be left with too few ready ones.")
     ] = None
+    budget: Annotated[Budget | None, Meta(description="How much may be stopped; left out, without limit.")] = None
+    checkpoint: Annotated[Checkpoint | None, Meta(description="What must be saved before a pod is stopped.")] = None
     expires: Annotated[datetime | None, Meta(description="From this time on the agreement is void.")] = None
+
+
+class Use(_Part, frozen=True):
+    """One claim that had pods stopped under the agreement."""
+
+    claim: Annotated[str, Meta(description="Namespace and name of the claim.")]
+    at: datetime
+    pods: int
+    lost_gpu_seconds: float
 
 
 class AgreementStatus(_Part, frozen=True):
     conditions: tuple[ResourceCondition, ...] = ()
+    lost_gpu_seconds_last_day: float = _written(0.0)
+    evictions_last_hour: int = _written(0)
+    last_uses: Annotated[tuple[Use, ...], Meta(description="The latest first; five at most.")] = ()
 
 
 class DrainAgreement(_Part, frozen=True):
@@ -376,12 +430,19 @@ class Victim(_Part, frozen=True):
         float, Meta(description="Cards of the victim's gang x time since its checkpoint or start.")
     ] = 0.0
     evicted_at: Annotated[datetime | None, Meta(description="When stopping it was decided and recorded.")] = None
+    job: Annotated[
+        str, Meta(description="What budgets and cool-downs count by; stays the same when pods are made anew.")
+    ] = ""
+    saved_at: Annotated[
+        datetime | None, Meta(description="The checkpoint its loss counts from; absent: from its start.")
+    ] = None
 
 
 class RunnerUp(_Part, frozen=True):
     node: str
     victims: int
     lost_gpu_seconds: float
+    cost: Annotated[float, Meta(description="Of taking this node, as the plan's own cost is worked out.")] = 0.0
 
 
 class Refusal(_Part, frozen=True):
@@ -390,6 +451,31 @@ class Refusal(_Part, frozen=True):
     reason: str
     nodes: int
     example: Annotated[str, Meta(description="One of these nodes.")] = ""
+
+
+class Course(StrEnum):
+    """What is the cheapest thing to do about nodes that are not free yet."""
+
+    EVICT = "Evict"
+    WAIT = "Wait"
+    SOFT_VACATE = "SoftVacate"
+    AWAIT_CHECKPOINT = "AwaitCheckpoint"
+
+
+class Weighing(_Part, frozen=True):
+    """Stopping others now against waiting, in GPU-seconds: work thrown away there, cards missed here."""
+
+    course: Course
+    evict_cost: Annotated[float, Meta(description="What stopping others now throws away.")]
+    wait_cost: Annotated[
+        float | None, Meta(description="Cards wanted x time until natural ends free the nodes, if that is known.")
+    ] = None
+    wait_until: Annotated[datetime | None, Meta(description="When the chosen course is due.")] = None
+    break_even_at: Annotated[
+        datetime | None, Meta(description="Waiting is the cheaper course if the nodes are free before this.")
+    ] = None
+    cost: Annotated[float, Meta(description="What the chosen course costs in all.")] = 0.0
+    note: Text = ""
 
 
 class ClaimPlan(_Part, frozen=True):
@@ -407,6 +493,14 @@ class ClaimPlan(_Part, frozen=True):
     expected_free_at: Annotated[
         datetime | None, Meta(description="When enough nodes are expected to free up by themselves.")
     ] = None
+    cost: Annotated[
+        float, Meta(description="What the nodes were compared by, in GPU-seconds: losses, restarts, idle cards.")
+    ] = 0.0
+    optimal: Annotated[bool, Meta(description="Whether no cheaper set of nodes exists, for certain.")] = True
+    homeless: Annotated[
+        int, Meta(description="Victims that are not expected to find another place at once, by cards that are free.")
+    ] = 0
+    weighing: Weighing | None = None
 
 
 class Avoided(_Part, frozen=True):
@@ -433,6 +527,13 @@ class ClaimStatus(_Part, frozen=True):
     lost_gpu_seconds: float = _written(0.0)
     retry_at: Annotated[datetime | None, Meta(description="When a Blocked claim is tried again.")] = None
     avoid: tuple[Avoided, ...] = ()
+    stop_nobody_until: Annotated[
+        datetime | None,
+        Meta(description="Nodes are held and their pods expected to end by then: nobody is stopped before."),
+    ] = None
+    drained_by: Annotated[
+        datetime | None, Meta(description="When the last card holder is expected to be gone, while nodes are drained.")
+    ] = None
     phases: Annotated[tuple[PhaseTime, ...], Meta(description="When each phase was entered, oldest first.")] = ()
     conditions: tuple[ResourceCondition, ...] = ()
     observed_generation: int = 0
@@ -457,8 +558,66 @@ class WholeNodeClaim(_Part, frozen=True):
     )
 
 
-KINDS: tuple[type[GPUPool] | type[DrainAgreement] | type[WholeNodeClaim], ...] = (
+class Outcome(StrEnum):
+    """What became of the intention to stop a pod."""
+
+    PENDING = "Pending"
+    STOPPED = "Stopped"
+    SPARED = "Spared"
+
+
+class RecordSpec(_Part, frozen=True):
+    """Who is stopped, for whom, under which agreement, and what that costs: as it was when it was decided."""
+
+    pod: Name
+    pod_uid: Name
+    node: Name
+    cards: int
+    at: Annotated[datetime, Meta(description="When it was decided.")]
+    claim: Annotated[str, Meta(description="Namespace and name of the claim the node is vacated for.")]
+    claim_uid: Name
+    beneficiary: Annotated[str, Meta(description="Namespace of the gang that gets the node.")]
+    beneficiary_gang: str = ""
+    agreement: Annotated[str, Meta(description="Name of the agreement, in the record's namespace.")] = ""
+    agreement_uid: str = ""
+    job: Annotated[str, Meta(description="What budgets and cool-downs count by.")] = ""
+    gang: str = ""
+    priority: int = 0
+    lost_gpu_seconds: Annotated[float, Meta(description="A gang's whole loss stands with one of its pods.")] = 0.0
+    saved_at: datetime | None = None
+
+    rules: ClassVar = (Rule("self == oldSelf", "a record is written once and never changed"),)
+
+
+class RecordStatus(_Part, frozen=True):
+    outcome: Outcome = _written(Outcome.PENDING)
+    resolved_at: datetime | None = None
+
+
+class DrainRecord(_Part, frozen=True):
+    """One pod that was to be stopped under an agreement: written before it is, kept when the claim is gone.
+
+    It stands in the victim's namespace; its name is made from the UIDs of pod and claim.
+    """
+
+    metadata: Metadata
+    spec: RecordSpec
+    status: RecordStatus = RecordStatus()
+
+    definition: ClassVar = Kind("DrainRecord", "drainrecords", "drainrecord", "dr", namespaced=True)
+    columns: ClassVar = (
+        Column("Pod", "string", ".spec.pod"),
+        Column("For", "string", ".spec.claim"),
+        Column("Agreement", "string", ".spec.agreement"),
+        Column("Lost-GPU-s", "number", ".spec.lostGpuSeconds"),
+        Column("Outcome", "string", ".status.outcome"),
+        Column("At", "date", ".spec.at"),
+    )
+
+
+KINDS: tuple[type[GPUPool] | type[DrainAgreement] | type[WholeNodeClaim] | type[DrainRecord], ...] = (
     GPUPool,
     DrainAgreement,
     WholeNodeClaim,
+    DrainRecord,
 )

@@ -1,6 +1,6 @@
 """Writing a claim's status: entering a phase, conditions, and giving nodes back."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -10,6 +10,8 @@ from fleet.reasons import Reason
 from fleet.resources import Avoided, ClaimStatus, Phase, PhaseTime, ResourceCondition, WholeNodeClaim
 
 _KEPT_PHASES = 40
+_TAKEN = frozenset({Phase.PLANNED, Phase.CORDONING, Phase.DRAINING, Phase.PROVING_EMPTY})
+"""Phases in which nodes are on their way to being empty: what says by when, and who is left alone, ends with them."""
 _MAX_MESSAGE = 2000
 
 
@@ -30,6 +32,10 @@ def enter(
         observed_generation=claim.metadata.generation,
         **changes,
     )
+    if phase not in _TAKEN:
+        status = msgspec.structs.replace(status, stop_nobody_until=None)
+    if phase is not Phase.DRAINING:
+        status = msgspec.structs.replace(status, drained_by=None)
     names = ",".join(held.name for held in status.nodes)
     return msgspec.structs.replace(status, node_names=names, conditions=_conditions(claim, status, now))
 
@@ -60,11 +66,18 @@ def _conditions(claim: WholeNodeClaim, status: ClaimStatus, now: datetime) -> tu
 
 
 def give_back(
-    claim: WholeNodeClaim, reason: Reason, message: str, now: datetime, timing: Timing, *, avoid: tuple[str, ...] = ()
+    claim: WholeNodeClaim,
+    reason: Reason,
+    message: str,
+    now: datetime,
+    timing: Timing,
+    *,
+    avoid: tuple[str, ...] = (),
+    avoid_for: timedelta | None = None,
 ) -> ClaimStatus:
     """Blocked: every node is given back, `avoid` is not tried again for a while, the claim is tried again soon."""
     kept = tuple(one for one in claim.status.avoid if one.until > now and one.node not in avoid)
-    avoided = tuple(Avoided(node, str(reason), now + timing.avoid_for) for node in avoid)
+    avoided = tuple(Avoided(node, str(reason), now + (avoid_for or timing.avoid_for)) for node in avoid)
     return enter(
         claim,
         Phase.BLOCKED,

@@ -1,23 +1,29 @@
-"""The status of pools and agreements: what is free, what is wrong, what is valid."""
+"""The status of pools and agreements: what is free, what is wrong, what is valid and how it was used."""
 
 from collections import Counter
 from datetime import datetime
+from math import fsum
 
 from fleet.agreements import problems
 from fleet.fitness import closed, usable_cards, whole
 from fleet.resources import (
     Accepts,
     AgreementStatus,
+    Beneficiary,
     DrainAgreement,
+    DrainRecord,
     GPUPool,
+    Outcome,
     PoolStatus,
     ResourceCondition,
+    Use,
 )
 from fleet.selectors import label_problem
 from fleet.tally import free_cards
 from fleet.view import View
 
 _SHOWN_NODES = 5
+_SHOWN_USES = 5
 
 
 def pool_status(view: View, pool: GPUPool, now: datetime) -> PoolStatus:
@@ -74,17 +80,45 @@ def _cards_state(view: View, pool: GPUPool, members: list[str]) -> tuple[str, st
     return "False", "CardsDiffer", f"none of {len(members)} node(s) has {expected} usable {resource}: {figures}"
 
 
-def agreement_status(agreement: DrainAgreement, now: datetime) -> AgreementStatus:
-    """Valid, or void and why. A void agreement protects its namespace as if it did not exist."""
+def agreement_status(view: View, agreement: DrainAgreement, now: datetime) -> AgreementStatus:
+    """Valid, or void and why, and what was stopped under it. A void one protects as if it did not exist."""
     found = problems(agreement, now)
     if found:
         status, reason, message = "False", "Void", "; ".join(found)
     else:
-        names = ", ".join(sorted({one.namespace for one in agreement.spec.beneficiaries}))
+        names = ", ".join(sorted(map(_beneficiary, agreement.spec.beneficiaries)))
         status, reason, message = "True", "InForce", f"pods may be stopped for whole-node gangs of {names}"
     old = agreement.status.conditions
     condition = _condition("Valid", status, reason, message, old, now, agreement.metadata.generation)
-    return AgreementStatus(conditions=(condition,))
+    spending, meta = view.spending(now), agreement.metadata
+    return AgreementStatus(
+        conditions=(condition,),
+        lost_gpu_seconds_last_day=round(spending.lost_under(meta.namespace, meta.name), 3),
+        evictions_last_hour=spending.stopped_under(meta.namespace, meta.name),
+        last_uses=_last_uses(view, agreement),
+    )
+
+
+def _beneficiary(one: Beneficiary) -> str:
+    return f"{one.namespace} (queues {', '.join(sorted(one.local_queues))})" if one.local_queues else one.namespace
+
+
+def _last_uses(view: View, agreement: DrainAgreement) -> tuple[Use, ...]:
+    """The claims that had pods stopped under it, each with its latest moment and its sums."""
+    by_claim: dict[str, list[DrainRecord]] = {}
+    for record in view.records_under(agreement.metadata.namespace, agreement.metadata.name):
+        if record.status.outcome is Outcome.STOPPED:
+            by_claim.setdefault(record.spec.claim_uid, []).append(record)
+    uses = [
+        Use(
+            some[-1].spec.claim,
+            some[-1].spec.at,
+            len({record.spec.pod_uid for record in some}),
+            round(fsum(record.spec.lost_gpu_seconds for record in some), 3),
+        )
+        for some in by_claim.values()
+    ]
+    return tuple(sorted(uses, key=lambda use: (use.at, use.claim), reverse=True)[:_SHOWN_USES])
 
 
 def _condition(

@@ -13,6 +13,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _WHOLE = re.compile(DURATION_PATTERN)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_SECONDS = 100 * 365 * 86400.0
+_DAY_DIGITS = 4
 
 
 @lru_cache(maxsize=4096)
@@ -24,6 +25,16 @@ def parse_duration(text: str) -> timedelta:
     if seconds > _MAX_SECONDS:
         raise DurationError(f"{text!r} is longer than 100 years")
     return timedelta(seconds=seconds)
+
+
+def parse_span(text: str) -> timedelta:
+    """What a person types: as `parse_duration`, or with days before it (`7d`, `1d12h`). Raises DurationError."""
+    days, mark, rest = text.partition("d")
+    if not mark:
+        return parse_duration(text)
+    if not (days.isascii() and days.isdigit() and len(days) <= _DAY_DIGITS):
+        raise DurationError(f"{text!r} is not a duration: write it like 90s, 10m, 1h30m, 7d or 1d12h")
+    return timedelta(days=int(days)) + (parse_duration(rest) if rest else timedelta(0))
 
 
 def format_duration(span: timedelta) -> str:

@@ -1,20 +1,19 @@
 """What every claim that has chosen nodes checks on each pass, and the looks it takes at them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-import msgspec
-
-from fleet.actions import Answer, Decision, EvictionAnswer, Look, LookAt, Timing, WriteStatus
+from fleet.actions import Answer, Decision, EvictionAnswer, Look, LookAt, ProbeResult, Timing, WriteStatus
 from fleet.cards import finished, terminating
 from fleet.fitness import Obstacle, obstacle
 from fleet.gangs import belongs
 from fleet.marks import holds
 from fleet.objects import Node, Pod
 from fleet.reasons import Reason
+from fleet.records import outcome_of, with_victims
 from fleet.requests import RequestClass
-from fleet.resources import Accepts, ClaimStatus, HeldNode, Phase, Victim, WholeNodeClaim
+from fleet.resources import Accepts, ClaimStatus, HeldNode, Outcome, Phase, Victim, WholeNodeClaim
 from fleet.statuses import give_back
 from fleet.view import View
 
@@ -38,16 +37,24 @@ class Context:
     now: datetime
     timing: Timing
     decision: Decision
+    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
 
     def write(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
         """Record a step. When nodes are given back, victims that were recorded but not stopped are struck off."""
-        if not status.nodes and status.victims:
-            victims = tuple(victim for victim in status.victims if not self._unharmed(victim))
-            lost = round(sum(victim.lost_gpu_seconds for victim in victims), 3)
-            status = msgspec.structs.replace(status, victims=victims, lost_gpu_seconds=lost)
-        self.decision.actions.append(WriteStatus(claim, status))
+        self.decision.actions.append(WriteStatus(claim, status if status.nodes else self.struck(claim, status)))
 
-    def _unharmed(self, victim: Victim) -> bool:
+    def struck(self, claim: WholeNodeClaim, status: ClaimStatus) -> ClaimStatus:
+        """The status without the victims that were written down and are still unharmed.
+
+        Not those whose record is open: their eviction may be on its way. `records.unspared` sees to them later.
+        """
+        if not status.victims:
+            return status
+        return with_victims(status, tuple(one for one in status.victims if not self._unharmed(claim, one)))
+
+    def _unharmed(self, claim: WholeNodeClaim, victim: Victim) -> bool:
+        if outcome_of(self.view, claim, victim) is Outcome.PENDING:
+            return False
         answer, pod = self.answers.get(victim.uid), self.view.pods.get(victim.uid)
         accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
         return not accepted and pod is not None and not terminating(pod)
@@ -60,7 +67,12 @@ class Context:
     def say_if_new(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
         """Renew the texts unless they say the same already."""
         old = claim.status
-        if (status.phase, status.reason, status.message) != (old.phase, old.reason, old.message):
+        if (status.phase, status.reason, status.message, status.drained_by) != (
+            old.phase,
+            old.reason,
+            old.message,
+            old.drained_by,
+        ):
             self.say(claim, status)
 
     def node_of(self, held: HeldNode) -> Node | None:

@@ -1,26 +1,28 @@
 """One consistent picture of the cluster, as the caches hold it, with what follows from it worked out once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from fleet.agreements import in_force
 from fleet.cards import finished, seat, terminating
 from fleet.devices import by_name
 from fleet.gangs import Gang, gang_key, gang_ref, gangs
-from fleet.ledger import lost_gpu_seconds
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.pools import Membership
 from fleet.readiness import Replicas
 from fleet.requests import Classifier, Request, RequestClass
-from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.resources import DrainAgreement, DrainRecord, GPUPool, WholeNodeClaim
+from fleet.runtimes import Runtimes
+from fleet.spending import Spending
 from fleet.tally import Tally
 
 
 @dataclass(frozen=True)
 class View:
-    """The cluster at one moment. Nodes by name; pods, jobs and claims by UID; the others in any order."""
+    """The cluster at one moment. Nodes by name; pods, jobs, claims and records by UID; the others in any order."""
 
     nodes: Mapping[str, Node]
     pods: Mapping[str, Pod]
@@ -31,6 +33,12 @@ class View:
     budgets: tuple[DisruptionBudget, ...] = ()
     pod_groups: tuple[PodGroup | CoschedulingGroup, ...] = ()
     device_claims: tuple[ResourceClaim, ...] = ()
+    records: Mapping[str, DrainRecord] = field(default_factory=dict)
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What others have worked out of this picture, for the next who asks; a key begins with what it is about."""
+        return {}
 
     @cached_property
     def membership(self) -> Membership:
@@ -66,6 +74,11 @@ class View:
         return Tally((self.pods[uid], request) for uid, request in self.requests.items())
 
     @cached_property
+    def runtimes(self) -> Runtimes:
+        """How long jobs of each kind have run so far."""
+        return Runtimes.of(self.pods.values(), self.jobs)
+
+    @cached_property
     def replicas(self) -> Replicas:
         """The ready pods of each service, without those that are being stopped."""
         return Replicas.of(self.pods.values(), self.claims.values())
@@ -97,19 +110,6 @@ class View:
     def _gang_keys(self) -> dict[str, str]:
         return {}
 
-    def lost_gpu_seconds(self, pod: Pod, now: datetime) -> float:
-        """What stopping the pod at `now` throws away: the work of its whole gang."""
-        key = self.gang_key_of(pod)
-        if (key, now) not in self._losses:
-            gang = self.gangs.get(key)
-            bound = [one for one in (gang.pods if gang else (pod,)) if one.spec.node_name]
-            self._losses[key, now] = lost_gpu_seconds(((one, self.classify(one).cards) for one in bound), now)
-        return self._losses[key, now]
-
-    @cached_property
-    def _losses(self) -> dict[tuple[str, datetime], float]:
-        return {}
-
     def in_force(self, now: datetime) -> Mapping[str, tuple[DrainAgreement, ...]]:
         """The agreements that are valid now, by namespace."""
         if now not in self._in_force:
@@ -119,6 +119,38 @@ class View:
     @cached_property
     def _in_force(self) -> dict[datetime, Mapping[str, tuple[DrainAgreement, ...]]]:
         return {}
+
+    def spending(self, now: datetime) -> Spending:
+        """What has been stopped up to now, from the records and the claims."""
+        if now not in self._spendings:
+            self._spendings[now] = Spending.of(self.records.values(), self.claims.values(), now)
+        return self._spendings[now]
+
+    @cached_property
+    def _spendings(self) -> dict[datetime, Spending]:
+        return {}
+
+    def records_of(self, pod_uid: str) -> tuple[DrainRecord, ...]:
+        """All records about the pod, the earliest first."""
+        return self._records_by_pod.get(pod_uid, ())
+
+    def records_under(self, namespace: str, agreement: str) -> tuple[DrainRecord, ...]:
+        """All records that name the agreement, the earliest first."""
+        return self._records_by_agreement.get((namespace, agreement), ())
+
+    @cached_property
+    def _records_by_agreement(self) -> Mapping[tuple[str, str], tuple[DrainRecord, ...]]:
+        found: dict[tuple[str, str], list[DrainRecord]] = {}
+        for record in sorted(self.records.values(), key=lambda one: (one.spec.at, one.metadata.name)):
+            found.setdefault((record.metadata.namespace, record.spec.agreement), []).append(record)
+        return {key: tuple(some) for key, some in found.items()}
+
+    @cached_property
+    def _records_by_pod(self) -> Mapping[str, tuple[DrainRecord, ...]]:
+        found: dict[str, list[DrainRecord]] = {}
+        for record in sorted(self.records.values(), key=lambda one: (one.spec.at, one.metadata.name)):
+            found.setdefault(record.spec.pod_uid, []).append(record)
+        return {uid: tuple(some) for uid, some in found.items()}
 
     def takers(self, gang: Gang | None) -> tuple[Pod, ...]:
         """The members that take a whole node each; a launcher with one card, or none, finds its place by itself."""

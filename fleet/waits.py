@@ -6,15 +6,15 @@ from datetime import datetime
 
 from fleet.backfill import expected_run
 from fleet.candidates import Candidate
+from fleet.combining import Hindrance
 from fleet.domains import Domain
 from fleet.fitness import Obstacle
 from fleet.outlook import hopeful
-from fleet.readiness import Shortfall
 from fleet.reasons import Reason
 from fleet.resources import WholeNodeClaim
 from fleet.times import format_duration, format_time
 
-_SHOWN_SERVICES = 3
+_SHOWN_DETAILS = 3
 
 Wait = tuple[Reason, str]
 
@@ -72,8 +72,8 @@ def behind_older(claim: WholeNodeClaim, nodes: tuple[Candidate, ...]) -> Wait:
     return Reason.OLDER_CLAIM, f"{text}; the expected run of {format_duration(run)} is too long to go ahead of it"
 
 
-def why(nodes: Sequence[Candidate], count: int, short: Iterable[Shortfall], where: str) -> Wait:
-    """What keeps the claim from these nodes. `short`: services that would miss replicas if all were vacated."""
+def why(nodes: Sequence[Candidate], count: int, hindered: Hindrance | None, where: str) -> Wait:
+    """What keeps the claim from these nodes. `hindered`: why it may not have several of them together."""
     open_now = [one for one in nodes if one.refused is None]
     blocked = Counter(one.refused for one in nodes if one.refused)
     there = f" in {where}" if where else ""
@@ -82,14 +82,21 @@ def why(nodes: Sequence[Candidate], count: int, short: Iterable[Shortfall], wher
     missing = sorted({namespace for one in nodes for namespace in one.consent_missing})
     if missing:
         text += f"; would have to consent: {', '.join(missing)}"
-    services = dict.fromkeys([one.detail for one in nodes if one.detail] + [str(one) for one in short])
-    text += "".join(f"; {service}" for service in list(services)[:_SHOWN_SERVICES])
+    hindered = hindered or Hindrance()
+    together = [*map(str, hindered.short), *(one.text for one in hindered.overdrafts), hindered.ceiling]
+    details = dict.fromkeys(one for one in [*together, *(one.detail for one in nodes)] if one)
+    text += "".join(f"; {detail}" for detail in list(details)[:_SHOWN_DETAILS])
     if len(open_now) >= count:
-        return Reason.KEEP_READY, text
+        if hindered.ceiling:
+            return Reason.COST_CEILING, text
+        return Reason.AGREEMENT_BUDGET if hindered.overdrafts else Reason.KEEP_READY, text
     soft = Counter(one.refused for one in nodes if one.soft and one.refused != Obstacle.HELD)
     for reason in (
         Reason.AGREEMENT_TIME,
+        Reason.COOL_DOWN,
+        Reason.AGREEMENT_BUDGET,
         Reason.KEEP_READY,
+        Reason.CHECKPOINT_MISSING,
         Reason.AGREEMENT_MISSING,
         Reason.AGREEMENT_TERMS,
         Reason.DRAIN_DISABLED,

@@ -9,7 +9,8 @@
    (`partly_bound`).
 3. **Alone.** When a whole-node pod is bound, no other pod holds cards of that node.
 4. **Held nodes.** From Draining to Landing every node of a claim carries its taint, and it is in one claim only; the
-   label comes no earlier than Ready, and then all nodes of the claim are free of card holders. kube-scheduler binds no
+   label comes no earlier than Ready, and then all nodes of the claim are free of card holders; it may outlive the
+   taint while a pod there selects it. kube-scheduler binds no
    small pod to a node that is Ready or Landing. While a node is tainted and not yet proved empty, a binding may be
    under way, which is why there is a proof; but no pod made after the claim has said that schedulers had their
    moment (any reason of Draining after WaitingForScheduler) is bound there.
@@ -221,7 +222,7 @@ class Invariants:
         for claim in self._holding(name, HELD):
             if uid(claim) not in taints(node):
                 found.append(f"node {name} lost its taint while {shown(claim)} is {phase(claim)}")
-        if label(node) and not (old and label(old)):
+        if label(node) and label(node) != (label(old) if old else ""):
             opener = self._claims.get(label(node))
             if opener is None or phase(opener) not in OPEN:
                 found.append(f"node {name} is opened for a claim that is not Ready: {opener and shown(opener)}")

@@ -21,7 +21,7 @@ CHOSEN = frozenset({"Planned", "Cordoning", "Draining", "ProvingEmpty", "Ready",
 HELD = frozenset({"Draining", "ProvingEmpty", "Ready", "Landing"})
 """Phases in which every node of a claim carries its taint."""
 OPEN = frozenset({"Ready", "Landing"})
-"""Phases in which a claim's nodes carry its label, too."""
+"""Phases in which a claim's nodes are open to its gang: they carry its label, too."""
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -54,6 +54,20 @@ def node_of(pod: Object) -> str:
 def ended(pod: Object) -> bool:
     """Whether it has ended for good."""
     return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def stray_marks(nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
+    """Names of nodes with a taint of ours, or with a label of ours that no pod there selects."""
+    needed = {
+        (node_of(pod), (pod["spec"].get("nodeSelector") or {}).get(MARK))
+        for pod in pods
+        if node_of(pod) and not ended(pod)
+    }
+    return [
+        str(node["metadata"]["name"])
+        for node in nodes
+        if taints(node) or (label(node) and (node["metadata"]["name"], label(node)) not in needed)
+    ]
 
 
 def terminating(pod: Object) -> bool:

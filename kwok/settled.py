@@ -24,6 +24,7 @@ from kwok.readings import (
     preview,
     reason,
     shown,
+    stray_marks,
     taints,
     terminating,
     uid,
@@ -183,8 +184,8 @@ class Rest:
 
     def _nodes(self) -> Iterator[str]:
         for node in self._all("nodes"):
-            if marks := [*taints(node), label(node)] if label(node) else taints(node):
-                yield f"node {shown(node)} carries marks of {sorted(set(marks))}"
+            if stray_marks((node,), self._all("pods")):
+                yield f"node {shown(node)} carries marks of {sorted({*taints(node), label(node)} - {''})}"
 
     def _jobs(self) -> Iterator[str]:
         for job in self._all("jobs"):

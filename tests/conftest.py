@@ -16,7 +16,7 @@ from kwok.controlplane import ControlPlane
 from kwok.testing import Fleet, remove_namespace
 
 # How long one example takes depends on what else the machine does: no test may fail for that.
-settings.register_profile("wholenode")
+settings.register_profile("wholenode", deadline=None)
 settings.load_profile("wholenode")
 
 CLUSTER_FIXTURES = {"control_plane", "built"}

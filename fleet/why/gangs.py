@@ -199,6 +199,9 @@ def _busy_ends(case: GangCase) -> tuple[str, datetime | None]:
             )
         except (FleetError, OverflowError):
             return "its patience is corrected, or pods end", natural
+    weighing = claim.status.plan.weighing if claim.status.plan else None
+    if weighing is not None and case.reason in {Reason.WAIT_IS_CHEAPER, Reason.CHECKPOINT_SOON}:
+        return "waiting costs less than stopping others now: they end or save their work", weighing.wait_until
     if case.reason == Reason.AGREEMENT_TIME:
         return "agreements allow its nodes to be vacated later, or pods end", _allowed_from(case, claim) or natural
     if _word_missing(case):

@@ -9,7 +9,7 @@ from fleet import hami
 from fleet.cards import cards
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle, ready, usable_cards
-from fleet.marks import ENDED, holders, labelled_for
+from fleet.marks import ENDED, holders
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Pod, Taint
 from fleet.requests import Request, RequestClass
@@ -125,9 +125,7 @@ class Ground:
         shut = Obstacle.POOL_CONFLICT if len(pools) > 1 else Obstacle.CORDONED if cordoned else None
         if shut is None and not ready(node):
             shut = Obstacle.NOT_READY
-        label = labelled_for(node)
-        marks = frozenset((*holders(node), *((label,) if label is not None else ())))
-        return Stand(node, pools, shut, marks | planned, foreign)
+        return Stand(node, pools, shut, frozenset(holders(node)) | planned, foreign)
 
     def supply(
         self, pod: Pod, request: Request, own_claim: str = "", pool_name: str | None = None, *, outside: bool = False

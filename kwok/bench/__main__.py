@@ -69,11 +69,20 @@ async def _throughput(options: Options) -> Figures:
     return {**ratios, DETAILS: {"throughput": {"fleet": fleet, **pods, **found}}}
 
 
+async def _planner(options: Options) -> Figures:
+    # Its solver is installed for development only.
+    from kwok.bench import planner
+
+    found = await asyncio.to_thread(planner.measure, planner.FULL, options.seed)
+    return {"planner": found, DETAILS: {}}
+
+
 SECTIONS: Mapping[str, Callable[[Options], Awaitable[Figures]]] = {
     "main": _main_job,
     "filter_500": _filter_500,
     "filter_5000": _filter_5000,
     "throughput": _throughput,
+    "planner": _planner,
 }
 
 

@@ -11,7 +11,7 @@ _CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
 
 
 async def install_resources(admin: Admin) -> None:
-    """Apply the three CRDs of the chart and wait until they are served. Doing it again changes nothing."""
+    """Apply the CRDs of the chart and wait until they are served. Doing it again changes nothing."""
     for path in sorted(_CRDS.glob("*.yaml")):
         for manifest in yaml.safe_load_all(path.read_text()):
             await admin.apply(manifest)

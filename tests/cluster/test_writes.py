@@ -22,9 +22,10 @@ from cluster.errors import (
 )
 from cluster.listing import ObjectDecoder, list_all
 from cluster.pods import EvictOutcome
-from fleet.names import CLAIM_KEY, POKE
+from fleet.names import CLAIM_KEY, POKE, SHIELD
 from fleet.objects import Node, Pod
 from fleet.resources import ClaimSpec, ClaimStatus, GangRef, Phase, PhaseTime, Policy, WholeNodeClaim
+from fleet.shields import ANNOTATIONS
 from kwok.admin import Admin
 from kwok.controlplane import ControlPlane
 from kwok.testing import Fleet
@@ -81,6 +82,49 @@ async def test_hold_adds_our_taint_and_keeps_the_others_with_every_field(api: Ap
     assert taints(cleared) == [("team", "x", "NoSchedule"), ("slow", None, "PreferNoSchedule")]
     assert cleared.metadata.label(CLAIM_KEY) is None
     assert (await admin.get(f"/api/v1/nodes/{name}"))["spec"]["taints"] == foreign
+
+
+async def test_n11_the_shield_comes_and_goes_with_the_taint_in_one_write_and_foreign_annotations_stay(
+    api: Api, admin: Admin, fleet: Fleet
+) -> None:
+    (name,) = await fleet.add(1)
+    down, karpenter = ANNOTATIONS
+    before = {down: "true", "example.com/a": "x"}
+    await admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": before}})
+    started = await read_node(api, name)
+    at_first = started.metadata.annotations or {}
+    held = await nodes.hold(api, started, OURS)
+    assert held.metadata.annotations == {**at_first, karpenter: "true", SHIELD: f"{OURS}:{karpenter}"}
+    assert taints(held) == [(CLAIM_KEY, OURS, "NoSchedule")]
+
+    opened = await nodes.release_to(api, held, OURS)
+    kept = await nodes.clear(api, opened, OURS, label_stays=True)
+    assert (taints(kept), kept.metadata.annotations) == ([], at_first)
+    assert kept.metadata.label(CLAIM_KEY) == OURS
+    assert (await nodes.clear(api, kept, OURS)).metadata.label(CLAIM_KEY) is None
+
+    again = await nodes.hold(api, await read_node(api, name), OURS)
+    await admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {karpenter: "false"}}})
+    left = await nodes.clear(api, again, OURS)
+    assert left.metadata.annotations == {**at_first, karpenter: "false"}, "what somebody changed meanwhile is theirs"
+
+
+async def test_the_label_of_a_gang_that_runs_there_keeps_nobody_from_holding_the_node_and_is_replaced(
+    api: Api, fleet: Fleet
+) -> None:
+    (name,) = await fleet.add(1)
+    served = await nodes.clear(
+        api,
+        await nodes.release_to(api, await nodes.hold(api, await read_node(api, name), OTHER), OTHER),
+        OTHER,
+        label_stays=True,
+    )
+    held = await nodes.hold(api, served, OURS)
+    assert (taints(held), held.metadata.label(CLAIM_KEY)) == ([(CLAIM_KEY, OURS, "NoSchedule")], OTHER)
+    opened = await nodes.release_to(api, held, OURS)
+    assert opened.metadata.label(CLAIM_KEY) == OURS
+    late = await nodes.clear(api, held, OTHER)
+    assert late.metadata.label(CLAIM_KEY) == OURS, "the sweep of the earlier one comes too late and changes nothing"
 
 
 async def test_a_stale_view_of_the_node_is_read_again_and_decided_again(api: Api, admin: Admin, fleet: Fleet) -> None:

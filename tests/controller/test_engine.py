@@ -15,10 +15,11 @@ from cluster.errors import Conflict, Unavailable
 from controller import engine as engine_module
 from controller.engine import Engine
 from controller.metrics import Metrics
-from fleet.actions import Action, Clear, Decision, Hold, LookAt, Timing, WriteStatus
+from fleet.actions import Action, Clear, Decision, Evict, Hold, LookAt, ResolveRecord, Timing, WriteStatus
 from fleet.objects import Metadata, Node
-from fleet.resources import ClaimSpec, ClaimStatus, Phase, WholeNodeClaim
+from fleet.resources import ClaimSpec, ClaimStatus, Outcome, Phase, Victim, WholeNodeClaim
 from fleet.view import View
+from tests.fleet.builders import record
 
 CLAIM = WholeNodeClaim(Metadata("c", "team", uid="c-1"), ClaimSpec(nodes=1))
 OTHER = WholeNodeClaim(Metadata("d", "team", uid="d-1"), ClaimSpec(nodes=1))
@@ -48,6 +49,7 @@ class SlowHands:
     error: Exception | None = None
     looks: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
+    probes: dict[str, Any] = field(default_factory=dict)
     evictions_paused_until: datetime | None = None
 
     async def do(self, action: Action) -> None:
@@ -142,3 +144,20 @@ async def test_texts_alone_are_written_every_two_seconds_at_most(monkeypatch: py
             await passes(engine, caches, 5)
     if (datetime.now(UTC) - began).total_seconds() < 2:
         assert len(hands.done) == 1
+
+
+async def test_what_became_of_a_pod_is_not_written_while_that_is_still_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while its eviction is under way, and not while the claim's status, which says what is meant, is written."""
+    hands = SlowHands()
+    evict = Evict(CLAIM, Victim("team-v", "p", "team-v.p", "n1", 1))
+    write = WriteStatus(OTHER, ClaimStatus(phase=Phase.BLOCKED))
+    resolved = [
+        ResolveRecord(record("p", claim="c-1"), Outcome.SPARED, datetime.now(UTC)),
+        ResolveRecord(record("q", claim="d-1"), Outcome.SPARED, datetime.now(UTC)),
+        ResolveRecord(record("r", claim="c-1"), Outcome.STOPPED, datetime.now(UTC)),
+    ]
+    wanted: list[Action] = [evict, write, *resolved]
+    with deciding(lambda: wanted, monkeypatch):
+        async with running(hands) as (engine, caches):
+            await passes(engine, caches, 3)
+    assert hands.done == [evict, write, resolved[2]]

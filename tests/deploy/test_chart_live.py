@@ -185,6 +185,29 @@ def test_tenants_consent_for_their_own_pods_only(kubectl: Any, user: Any, instal
     assert refused(alice.try_("delete", "gpupools", "--all"))
 
 
+def test_records_are_written_by_the_controller_and_changed_by_nobody(
+    kubectl: Any, controller: Any, user: Any, namespace: str
+) -> None:
+    kubectl("-n", namespace, "create", "rolebinding", "carol", "--clusterrole=admin", "--user=carol")
+    carol = user("carol")
+    until(lambda: carol.try_("-n", namespace, "auth", "can-i", "get", "drainrecords").returncode == 0)
+    spec = {"pod": "v", "podUid": "1", "node": "n", "cards": 1, "at": "2027-01-04T12:00:00Z", "lostGpuSeconds": 5}
+    spec |= {"claim": "team-b/x", "claimUid": "2", "beneficiary": "team-b"}
+    record = {"apiVersion": "wholenode.io/v1alpha1", "kind": "DrainRecord", "metadata": {"name": "x"}, "spec": spec}
+    assert refused(carol.try_("-n", namespace, "create", "-f", "-", given=record))
+    controller("-n", namespace, "create", "-f", "-", given=record)
+    stopped = json.dumps({"status": {"outcome": "Stopped"}})
+    cheaper = json.dumps({"spec": {"lostGpuSeconds": 0}})
+    for anybody in (controller, carol):
+        assert refused(anybody.try_("-n", namespace, "patch", "dr", "x", "--type=merge", "-p", cheaper))
+    patch = ("-n", namespace, "patch", "dr", "x", "--subresource=status", "--type=merge", "-p", stopped)
+    assert refused(carol.try_(*patch))
+    controller(*patch)
+    assert "Stopped" in carol("-n", namespace, "get", "drainrecords")
+    assert refused(carol.try_("-n", namespace, "delete", "dr", "x"))
+    controller("-n", namespace, "delete", "dr", "x")
+
+
 @pytest.mark.parametrize("program", ["controller", "extender"])
 def test_the_real_programs_are_refused_nothing_with_their_roles(
     control_plane: ControlPlane, kubectl: Any, installed: str, program: str

@@ -28,6 +28,12 @@ def claim(**changes: Any) -> Object:
     return custom("WholeNodeClaim", {"nodes": 3, "gang": gang, **changes})
 
 
+def drain_record(**changes: Any) -> Object:
+    spec = {"pod": "v", "podUid": "u-1", "node": "n1", "cards": 1, "at": "2027-01-04T12:00:00.123456Z"}
+    spec |= {"claim": "team-b/train-7", "claimUid": "u-2", "beneficiary": "team-b", "lostGpuSeconds": 12.5}
+    return custom("DrainRecord", {**spec, **changes})
+
+
 GOOD = [
     pool(resourceName="nvidia.com/gpu", overflow="Reclaimable", drain="Agreed"),
     pool(accepts="Small", cardsPerNode=4),
@@ -48,6 +54,14 @@ GOOD = [
         ],
         keepReady={"minReadyReplicas": 1},
     ),
+    agreement(
+        beneficiaries=[{"namespace": "team-b", "localQueues": ["research"]}, {"namespace": "team-c"}],
+        budget={"gpuSecondsPerDay": 86400, "evictionsPerHour": 20, "evictionsPerJobPerDay": 0},
+        checkpoint={"required": False, "request": True, "timeout": "120s"},
+    ),
+    agreement(budget={}, checkpoint={}),
+    drain_record(),
+    drain_record(agreement="nights", job="team-v/Gang/ring/", savedAt="2027-01-04T11:00:00+08:00"),
     claim(pool="big", policy="WaitThenEvict", patience="10m", deadline="2h"),
     claim(nodes=1024),
     custom("WholeNodeClaim", {"nodes": 2, "policy": "Preview"}),
@@ -94,6 +108,19 @@ BAD = [
     ),
     (agreement(keepReady={}), "spec.keepReady.minReadyReplicas", "Required"),
     (agreement(keepReady={"minReadyReplicas": 0}), "spec.keepReady.minReadyReplicas", "greater than or equal to 1"),
+    (
+        agreement(beneficiaries=[{"namespace": "b", "localQueues": []}]),
+        "spec.beneficiaries[0].localQueues",
+        "at least 1",
+    ),
+    (agreement(budget={"gpuSecondsPerDay": -1}), "spec.budget.gpuSecondsPerDay", "greater than or equal to 0"),
+    (agreement(budget={"evictionsPerHour": 1.5}), "spec.budget.evictionsPerHour", "integer"),
+    (agreement(budget={"evictionsPerDay": 1}), "spec.budget.evictionsPerDay", "unknown field"),
+    (agreement(checkpoint={"timeout": "0s"}), "spec.checkpoint.timeout", "longer than 0s"),
+    (agreement(checkpoint={"timeout": "soon"}), "spec.checkpoint.timeout", "should match"),
+    (agreement(checkpoint={"required": "yes"}), "spec.checkpoint.required", "boolean"),
+    (drain_record(at="at noon"), "spec.at", "date-time"),
+    (drain_record(podUid=""), "spec.podUid", "at least 1"),
     (claim(nodes=0), "spec.nodes", "greater than or equal to 1"),
     (claim(nodes=-1), "spec.nodes", "greater than or equal to 1"),
     (claim(nodes=1025), "spec.nodes", "less than or equal to 1024"),
@@ -161,6 +188,37 @@ def test_status_is_written_through_its_own_resource_only(kubectl: Any, namespace
     assert kubectl("-n", namespace, "get", "wnc", "x", "-o", "jsonpath={.status}") == ""
     kubectl("-n", namespace, "patch", "wnc", "x", "--subresource=status", "--type=merge", "-p", status)
     assert kubectl("-n", namespace, "get", "wnc", "x", "-o", "jsonpath={.status.nodes[1023].name}") == "n1023"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lostGpuSeconds": 0},
+        {"at": "2027-01-04T12:00:01Z"},
+        {"agreement": "another"},
+        {"savedAt": "2027-01-01T00:00:00Z"},
+    ],
+)
+def test_a_record_is_never_changed(kubectl: Any, namespace: str, change: Object) -> None:
+    kubectl("-n", namespace, "create", "-f", "-", given=drain_record())
+    run = kubectl.try_("-n", namespace, "patch", "dr", "x", "--type=merge", "-p", json.dumps({"spec": change}))
+    assert run.returncode != 0
+    assert "a record is written once and never changed" in run.stderr
+    kubectl("-n", namespace, "patch", "dr", "x", "--type=merge", "-p", json.dumps({"metadata": {"labels": {"a": "b"}}}))
+
+
+def test_what_became_of_a_pod_is_one_of_three(kubectl: Any, namespace: str) -> None:
+    kubectl("-n", namespace, "create", "-f", "-", given=drain_record())
+
+    def resolve(outcome: str) -> Any:
+        patch = json.dumps({"status": {"outcome": outcome}})
+        return kubectl.try_("-n", namespace, "patch", "dr", "x", "--subresource=status", "--type=merge", "-p", patch)
+
+    assert "Unsupported value" in resolve("Forgotten").stderr
+    assert resolve("Stopped").returncode == 0
+    head, row = kubectl("-n", namespace, "get", "drainrecords").splitlines()
+    assert head.split() == ["NAME", "POD", "FOR", "AGREEMENT", "LOST-GPU-S", "OUTCOME", "AT"]
+    assert row.split()[:4] == ["x", "v", "team-b/train-7", "12.5"]
 
 
 def test_kubectl_get_shows_the_columns(kubectl: Any, namespace: str) -> None:

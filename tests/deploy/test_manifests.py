@@ -26,8 +26,8 @@ def test_the_checked_in_file_is_what_the_chart_renders() -> None:
 
 def test_namespace_and_crds_come_before_what_needs_them() -> None:
     kinds = [each["kind"] for each in yaml.safe_load_all(FILE.read_text(encoding="utf-8")) if each]
-    assert kinds[:4] == ["Namespace"] + ["CustomResourceDefinition"] * 3
-    assert kinds.count("CustomResourceDefinition") == 3
+    assert kinds[:5] == ["Namespace"] + ["CustomResourceDefinition"] * 4
+    assert kinds.count("CustomResourceDefinition") == 4
     assert kinds.count("Deployment") == 2
 
 

@@ -1,10 +1,8 @@
 """The extender in the real kube-scheduler: who lands where, who waits with which words, and who is woken."""
 
 import asyncio
-import contextlib
-import os
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -13,10 +11,10 @@ import pytest
 import yaml
 
 from cluster import claims, nodes, pods
-from cluster.client import Api, connect
-from fleet.names import CLAIM_KEY
+from cluster.client import Api
+from fleet.names import CLAIM_KEY, EXPECTED_RUN
 from fleet.objects import Node, Pod
-from fleet.resources import ClaimSpec, ClaimStatus, GangRef, Phase, WholeNodeClaim
+from fleet.resources import ClaimSpec, ClaimStatus, GangRef, HeldNode, Phase, WholeNodeClaim
 from kwok import flags
 from kwok.admin import Admin
 from kwok.binaries import ensure
@@ -25,66 +23,7 @@ from kwok.history import Change, record
 from kwok.ports import pick
 from kwok.testing import Fleet
 from kwok.workloads import make_pod
-from tests.cluster.resources import install_resources
-
-
-@pytest.fixture
-async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    async with connect(str(control_plane.kubeconfig)) as client:
-        yield client
-
-
-@pytest.fixture
-async def extender(control_plane: ControlPlane, admin: Admin) -> AsyncIterator[str]:
-    """The extender as a process, asked by the control plane's kube-scheduler; its URL."""
-    await install_resources(admin)
-    port = pick(set())
-    url = f"http://127.0.0.1:{port}"
-    start_extender(control_plane, port)
-    await until_ready(url)
-    config = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "percentageOfNodesToScore": 100,
-        "podMaxBackoffSeconds": 2,
-        "extenders": [
-            {
-                "urlPrefix": f"{url}/v1",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                "preemptVerb": "preempt",
-                "weight": 130,
-                "nodeCacheCapable": True,
-                "ignorable": False,
-                "httpTimeout": "1s",
-                "managedResources": [{"name": "nvidia.com/gpu"}],
-            }
-        ],
-    }
-    await asyncio.to_thread(control_plane.restart_scheduler, yaml.safe_dump(config))
-    yield url
-    await asyncio.to_thread(control_plane.restart_scheduler, None)
-    await asyncio.to_thread(control_plane.stop_component, "extender")
-
-
-def start_extender(control_plane: ControlPlane, port: int) -> None:
-    env = {
-        **os.environ,
-        "WHOLENODE_KUBECONFIG": str(control_plane.kubeconfig),
-        "WHOLENODE_PORT": str(port),
-        "WHOLENODE_LEAVE_SECONDS": "0",
-    }
-    control_plane.start_process("extender", [sys.executable, "-m", "extender"], env)
-
-
-async def until_ready(url: str) -> None:
-    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.get(f"{url}/readyz") as answer:
-                    if answer.status == 200:
-                        return
-            await asyncio.sleep(0.05)
+from tests.extender.conftest import start_extender
 
 
 async def until_metric(url: str, name: str, condition: Callable[[float], bool]) -> float:
@@ -107,26 +46,6 @@ async def until_let_through(url: str, pod: bytes, node: str) -> None:
                 if (await answer.json())["NodeNames"] == [node]:
                     return
             await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-async def pools(admin: Admin, fleet: Fleet) -> AsyncIterator[tuple[list[str], list[str]]]:
-    """Two nodes of a Small pool and two of a WholeNode pool; their names."""
-    made = []
-    for name, accepts in (("small", "Small"), ("big", "WholeNode")):
-        labels = {**fleet.selector, "test-pool": name}
-        spec = {"nodeSelector": {"matchLabels": labels}, "accepts": accepts, "cardsPerNode": 8}
-        metadata = {"name": f"{fleet.name}-{name}"}
-        made.append(
-            await admin.create(
-                {"apiVersion": "wholenode.io/v1alpha1", "kind": "GPUPool", "metadata": metadata, "spec": spec}
-            )
-        )
-    small = await fleet.add(2, labels={"test-pool": "small"}, suffix="s")
-    big = await fleet.add(2, labels={"test-pool": "big"}, suffix="b")
-    yield small, big
-    for pool in made:
-        await admin.delete(f"/apis/wholenode.io/v1alpha1/gpupools/{pool['metadata']['name']}")
 
 
 def gpu_pod(name: str, namespace: str, fleet: Fleet, cards: int, **more: Any) -> dict[str, Any]:
@@ -257,6 +176,44 @@ async def test_d10_a_whole_node_pod_waits_for_its_claims_label_and_nobody_else_g
     stranger = await admin.get(f"/api/v1/namespaces/{namespace}/pods/stranger")
     assert "nodeName" not in stranger["spec"]
     assert isinstance(claim, WholeNodeClaim)
+
+
+async def test_a_short_job_may_use_a_node_that_is_being_drained_and_nobody_else_may(
+    extender: str, api: Api, admin: Admin, fleet: Fleet, namespace: str, pools: tuple[list[str], list[str]]
+) -> None:
+    _, (node, _) = pools
+    claim = await claims.create_claim(api, namespace, "train", ClaimSpec(nodes=1, gang=GangRef("Gang", "train")))
+    held = await nodes.hold(api, await read_node(api, node), claim.metadata.uid)
+    ours, everything = {"key": CLAIM_KEY, "operator": "Exists"}, {"operator": "Exists"}
+    there = {**fleet.selector, "kubernetes.io/hostname": node}
+    asking = {
+        name: make_pod(
+            name,
+            namespace,
+            node_selector=there,
+            tolerations=[toleration],
+            annotations={EXPECTED_RUN: run} if run else {},
+        )
+        for name, toleration, run in (
+            ("short", ours, "1m"),
+            ("long", ours, "20m"),
+            ("silent", ours, ""),
+            ("brazen", everything, "1m"),
+        )
+    }
+    status = ClaimStatus(
+        phase=Phase.DRAINING,
+        reason="WaitingForVictimsToEnd",
+        nodes=(HeldNode(node, held.metadata.uid),),
+        drained_by=datetime.now(UTC) + timedelta(minutes=10),
+    )
+    await claims.write_status(api, claim, status)
+    await until_let_through(extender, msgspec.json.encode(asking["short"]), node)
+    for pod in asking.values():
+        await admin.create(pod)
+    assert await landed(admin, namespace, "short") == node
+    for name in ("long", "silent", "brazen"):
+        assert "1 wholenode: node is held for a whole-node gang" in await refused(admin, namespace, name)
 
 
 async def test_e15_a_pod_refused_many_times_while_the_fleet_changes_is_told_the_same_words_once(

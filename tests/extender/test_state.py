@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from fleet.board import Refused
+from fleet.marks import taint
 from fleet.objects import Allocation, DeviceResult, DeviceResults, Node, OwnerReference, ResourceClaimStatus
-from fleet.resources import Accepts
+from fleet.resources import Accepts, HeldNode, Phase
 from tests.extender.asgi import Rig
-from tests.fleet.builders import node, pod, pool
+from tests.fleet.builders import at, claim, node, pod, pool
 from tests.fleet.shares import CARD_MIB, asking, shared_node, sharing
 from tests.fleet.test_devices import using, wanted
 
@@ -33,6 +34,19 @@ def test_devices_are_counted_in_whatever_order_pod_claim_and_allocation_arrive(o
     assert rig.state.tally.touched == {"n1": 2}
     rig.remove(allocated)
     assert rig.state.tally.touched == {}
+
+
+def test_a_drain_that_is_expected_to_end_later_is_seen_by_the_next_question() -> None:
+    draining = claim(uid="u", phase=Phase.DRAINING, held=[HeldNode("n1", "node-n1")])
+    rig = Rig(SMALL, node("n1", "small", taints=(taint("u"),)), draining)
+    assert rig.state.board().drained_by("n1") is None
+    for seconds in (60, 90):
+        rig.put(
+            msgspec.structs.replace(draining, status=msgspec.structs.replace(draining.status, drained_by=at(seconds)))
+        )
+        assert rig.state.board().drained_by("n1") == at(seconds)
+    rig.put(node("n1", "small"))
+    assert rig.state.board().drained_by("n1") is None, "nobody holds it any more"
 
 
 async def test_a_sick_card_and_a_new_register_are_seen_by_the_next_question() -> None:

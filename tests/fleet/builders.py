@@ -34,23 +34,30 @@ from fleet.objects import (
     Taint,
     Toleration,
 )
+from fleet.records import record_name
 from fleet.resources import (
     Accepts,
     AgreementSpec,
     Beneficiary,
+    Budget,
+    Checkpoint,
     ClaimSpec,
     ClaimStatus,
     Drain,
     DrainAgreement,
+    DrainRecord,
     GangRef,
     GPUPool,
     HeldNode,
     KeepReady,
+    Outcome,
     Overflow,
     Phase,
     Policy,
     PoolSelector,
     PoolSpec,
+    RecordSpec,
+    RecordStatus,
     Victims,
     WholeNodeClaim,
     Window,
@@ -209,18 +216,58 @@ def agreement(
     expires: float | None = None,
     windows: Iterable[Window] | None = None,
     keep_ready: int | None = None,
+    budget: Budget | None = None,
+    checkpoint: Checkpoint | None = None,
+    queues: Iterable[str] | None = None,
 ) -> DrainAgreement:
-    """The consent of namespace `ns` that gangs of the namespaces `to` may stop its pods."""
+    """The consent of namespace `ns` that gangs of the namespaces `to` (of the LocalQueues only) may stop its pods."""
+    of_queues = tuple(queues) if queues is not None else None
     spec = AgreementSpec(
-        tuple(Beneficiary(one) for one in to),
+        tuple(Beneficiary(one, of_queues) for one in to),
         Victims(max_priority, select),
         patience,
         min_runtime,
         tuple(windows) if windows is not None else None,
         KeepReady(keep_ready) if keep_ready is not None else None,
+        budget,
+        checkpoint,
         at(expires) if expires is not None else None,
     )
     return DrainAgreement(Metadata(name, ns, uid=f"agreement-{ns}-{name}"), spec)
+
+
+def record(
+    of: str = "p",
+    *,
+    ns: str = "team-v",
+    stopped: float = 0,
+    lost: float = 0,
+    job: str | None = None,
+    under: str = "yes",
+    claim: str = "uid-team-b-c",
+    by: str = "team-b/Gang/train/",
+    on: str = "n1",
+    outcome: Outcome = Outcome.STOPPED,
+    pod_uid: str | None = None,
+) -> DrainRecord:
+    """What stands written about pod `of`, stopped `stopped` seconds after T0 for a claim (its UID) of team-b."""
+    uid = pod_uid or f"{ns}.{of}"
+    spec = RecordSpec(
+        pod=of,
+        pod_uid=uid,
+        node=on,
+        cards=1,
+        at=at(stopped),
+        claim="team-b/c",
+        claim_uid=claim,
+        beneficiary="team-b",
+        beneficiary_gang=by,
+        agreement=under,
+        job=job if job is not None else f"Pod/{ns}/{of}",
+        lost_gpu_seconds=lost,
+    )
+    name = record_name(uid, claim, spec.at)
+    return DrainRecord(Metadata(name, ns, uid=f"record-{name}"), spec, RecordStatus(outcome))
 
 
 def ref(name: str = "train", kind: str = "Gang", uid: str = "") -> GangRef:
@@ -307,6 +354,7 @@ def view(
     | GPUPool
     | DrainAgreement
     | WholeNodeClaim
+    | DrainRecord
     | PodGroup
     | CoschedulingGroup
     | Iterable[Any],
@@ -321,4 +369,5 @@ def view(
         agreements=tuple(one for one in given if isinstance(one, DrainAgreement)),
         claims={one.metadata.uid: one for one in given if isinstance(one, WholeNodeClaim)},
         pod_groups=tuple(one for one in given if isinstance(one, PodGroup | CoschedulingGroup)),
+        records={one.metadata.uid: one for one in given if isinstance(one, DrainRecord)},
     )

@@ -16,8 +16,10 @@ import msgspec
 from fleet.actions import (
     Action,
     Answer,
+    AskCheckpoint,
     Clear,
     CreateClaim,
+    CreateRecord,
     Evict,
     EvictionAnswer,
     Hold,
@@ -25,6 +27,9 @@ from fleet.actions import (
     LookAt,
     Open,
     Poke,
+    Probe,
+    ProbeResult,
+    ResolveRecord,
     Steer,
     Timing,
     Ungate,
@@ -32,15 +37,17 @@ from fleet.actions import (
 )
 from fleet.cards import terminating
 from fleet.lifecycle import decide
-from fleet.marks import labelled_for, tainted_for
-from fleet.names import CLAIM_KEY, POKE
+from fleet.marks import tainted_for
+from fleet.names import CHECKPOINT_REQUESTED, CLAIM_KEY, POKE
 from fleet.objects import DisruptionBudget, Pod, Taint, Toleration
-from fleet.resources import Policy, WholeNodeClaim
-from fleet.times import format_time
+from fleet.resources import DrainRecord, Outcome, Phase, Policy, RecordStatus, Victim, WholeNodeClaim
+from fleet.shields import put_up, take_down
+from fleet.statuses import entered_at
+from fleet.times import format_time, parse_time
 from fleet.upkeep import member
 from fleet.view import View
 from tests.fleet.builders import at, pool
-from tests.fleet.rules import agreed, check
+from tests.fleet.rules import agreed, check, within_budget
 from tests.fleet.world import World, replace
 
 _PASS = timedelta(milliseconds=10)
@@ -60,6 +67,7 @@ class Eviction:
     name: str
     at: datetime
     claim: str
+    record: DrainRecord
 
 
 @dataclass
@@ -83,6 +91,9 @@ class Simulation(World):
     eviction_calls: list[str] = field(default_factory=list)
     done: list[Action] = field(default_factory=list)
     looks: dict[str, Look] = field(default_factory=dict)
+    probes: dict[str, ProbeResult] = field(default_factory=dict)
+    probe: Callable[[str], str] | None = None
+    """What the probe of a node (by name) says against its being empty; nothing if it is."""
     answers: dict[str, Answer] = field(default_factory=dict)
     _past: deque[tuple[datetime, dict[str, Pod]]] = field(default_factory=deque)
 
@@ -109,15 +120,16 @@ class Simulation(World):
     def view(self) -> View:
         return View(
             dict(self.nodes),
-            self._cached_pods(),
+            self.seen(),
             dict(self.jobs),
             tuple(self.pools),
             tuple(self.agreements),
             dict(self.claims),
-            tuple(self.budgets),
+            (*self.budgets, *self.disruption_budgets()),
+            records=dict(self.records),
         )
 
-    def _cached_pods(self) -> dict[str, Pod]:
+    def seen(self) -> dict[str, Pod]:
         self._past.append((self.now, dict(self.pods)))
         known = self.now - timedelta(seconds=self.lag_seconds)
         while len(self._past) > 1 and self._past[1][0] <= known:
@@ -127,12 +139,12 @@ class Simulation(World):
     def _settle(self) -> datetime | None:
         """Passes of the controller until it has nothing more to do now; then the rules that always hold are checked."""
         for _ in range(_MOST_PASSES_AT_ONCE):
-            decision = decide(self.view(), self.looks, self.answers, self.now, self.timing)
+            decision = decide(self.view(), self.looks, self.answers, self.now, self.timing, self.probes)
             try:
                 self._carry_out(decision.actions)
             except Killed:
                 self.kills += 1
-                self.looks, self.answers = {}, {}
+                self.looks, self.answers, self.probes = {}, {}, {}
                 self._past.clear()
                 continue
             if not decision.actions:
@@ -157,7 +169,7 @@ class Simulation(World):
             self._do(action)
             if self.after is not None:
                 self.after(action)
-            if not isinstance(action, LookAt):
+            if not isinstance(action, LookAt | Probe):
                 self.writes += 1
                 if self.kill_always or self.writes == self.kill_after:
                     raise Killed
@@ -167,6 +179,9 @@ class Simulation(World):
             case LookAt(node_name=name):
                 bound = [pod for pod in self.pods.values() if pod.spec.node_name == name]
                 self.looks[name] = Look(self.now, tuple(bound))
+            case Probe(node=node):
+                said = self.probe(node.metadata.name) if self.probe else ""
+                self.probes[node.metadata.name] = ProbeResult(self.now, not said, said)
             case WriteStatus(claim=claim, status=status):
                 uid = claim.metadata.uid
                 if uid in self.claims:
@@ -177,17 +192,27 @@ class Simulation(World):
                 self._create(action)
             case Hold() | Open() | Clear():
                 self._mark(action)
-            case Evict():
-                self._evict(action)
+            case CreateRecord() | ResolveRecord() | AskCheckpoint() | Evict():
+                self._stop(action)
             case Steer(pod=pod, claim_uid=uid):
                 self._steer(pod, uid)
             case Ungate(pod=pod):
                 self._ungate(pod)
             case Poke(pod=pod, at=moment):
-                if pod.metadata.uid in self.pods:
-                    now = self.pods[pod.metadata.uid]
-                    notes = {**(now.metadata.annotations or {}), POKE: format_time(moment)}
-                    self.pods[pod.metadata.uid] = replace(now, metadata=replace(now.metadata, annotations=notes))
+                self._annotate(pod.metadata.uid, POKE, format_time(moment))
+
+    def _stop(self, action: CreateRecord | ResolveRecord | AskCheckpoint | Evict) -> None:
+        match action:
+            case CreateRecord(record=record):
+                self._record(record)
+            case ResolveRecord(record=record, outcome=outcome, at=moment):
+                self._resolve(record, outcome, moment)
+            case AskCheckpoint(claim=claim, pod=pod, at=moment):
+                asked = pod_asked(self.pods.get(pod.metadata.uid))
+                if asked is None or asked < (entered_at(claim.status, Phase.CORDONING) or moment):
+                    self._annotate(pod.metadata.uid, CHECKPOINT_REQUESTED, format_time(moment))
+            case Evict():
+                self._evict(action)
 
     def _create(self, action: CreateClaim) -> None:
         names = {(one.metadata.namespace, one.metadata.name) for one in self.claims.values()}
@@ -205,17 +230,48 @@ class Simulation(World):
         if node is None or node.metadata.uid != action.node.metadata.uid:
             return
         taints, labels = node.spec.taints or (), dict(node.metadata.labels or {})
+        notes = dict(node.metadata.annotations or {})
         if isinstance(action, Clear):
             taints = tuple(one for one in taints if not (one.key == CLAIM_KEY and one.value == uid))
-            if labels.get(CLAIM_KEY) == uid:
+            notes = {key: value for key, value in notes.items() if key not in take_down(notes, uid)}
+            if labels.get(CLAIM_KEY) == uid and not action.label_stays:
                 del labels[CLAIM_KEY]
-        elif {tainted_for(node), labelled_for(node)} - {None, uid}:
+        elif tainted_for(node) not in {None, uid}:
             return
         elif isinstance(action, Hold):
-            taints = (*taints, Taint(CLAIM_KEY, "NoSchedule", uid))
+            taints, notes = (*taints, Taint(CLAIM_KEY, "NoSchedule", uid)), {**notes, **put_up(notes, uid)}
         elif tainted_for(node) == uid:
             labels[CLAIM_KEY] = uid
-        self.change_node(node.metadata.name, labels=labels, taints=taints or None)
+        self.change_node(node.metadata.name, labels=labels, annotations=notes, taints=taints or None)
+
+    def _annotate(self, uid: str, key: str, value: str) -> None:
+        if uid in self.pods:
+            self.annotate(uid, key, value)
+
+    def _record(self, record: DrainRecord) -> None:
+        """A record with that name is left as it is; through JSON, as the API server keeps it."""
+        meta = record.metadata
+        if any(
+            (one.metadata.namespace, one.metadata.name) == (meta.namespace, meta.name) for one in self.records.values()
+        ):
+            return
+        self._made += 1
+        stored = msgspec.json.decode(msgspec.json.encode(record), type=DrainRecord)
+        made = replace(stored.metadata, uid=f"record-{self._made}", creation_timestamp=self.now)
+        self.records[made.uid] = replace(stored, metadata=made, status=RecordStatus())
+
+    def _resolve(self, record: DrainRecord, outcome: Outcome, moment: datetime) -> None:
+        known = self.records[record.metadata.uid]
+        assert known.status.outcome is Outcome.PENDING, f"the record of {known.spec.pod} is resolved twice"
+        self.records[record.metadata.uid] = replace(known, status=RecordStatus(outcome, moment))
+
+    def _written(self, claim: WholeNodeClaim, victim: Victim) -> DrainRecord | None:
+        """The open record of this very intention."""
+        intention = (victim.uid, claim.metadata.uid, victim.evicted_at)
+        for one in self.records.values():
+            if (one.spec.pod_uid, one.spec.claim_uid, one.spec.at) == intention:
+                return one if one.status.outcome is Outcome.PENDING else None
+        return None
 
     def _evict(self, action: Evict) -> None:
         uid = action.victim.uid
@@ -229,17 +285,26 @@ class Simulation(World):
             budget = answer.kind is EvictionAnswer.BUDGET
             self.answers[uid] = dataclasses.replace(answer, retry_at=self.now + _RETRY) if budget else answer
             return
+        refused = self.budget_refusal(pod)
+        if refused is not None:
+            self.answers[uid] = dataclasses.replace(refused, retry_at=self.now + _RETRY)
+            return
         claim = self.claims.get(action.claim.metadata.uid)
-        assert claim is not None, f"{pod.key} is evicted for a claim that is gone"
+        if claim is None:
+            return  # Withdrawn: the real hands ask the cache, last thing, whether the claim still stands.
         assert claim.spec.policy is Policy.WAIT_THEN_EVICT, f"{pod.key} is evicted for a claim that only waits"
-        assert agreed(self, pod, claim), f"{pod.key} is evicted without a valid agreement"
-        assert any(one.uid == uid and one.evicted_at for one in claim.status.victims), f"{pod.key}: not recorded first"
+        victim = next((one for one in claim.status.victims if one.uid == uid and one.evicted_at), None)
+        assert victim is not None, f"{pod.key} is evicted and does not stand in the claim's status"
+        record = self._written(claim, victim)
+        assert record is not None, f"{pod.key} is evicted before its record is written"
+        assert agreed(self, pod, claim, record), f"{pod.key} is evicted without a valid agreement"
         assert not member(claim, pod), f"{pod.key} is evicted for its own gang"
         held = next(one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name)
         settled = held is not None and self.now >= held + self.timing.settle_before_eviction
         assert settled, f"{pod.key} is evicted before schedulers could see the taint"
         assert uid not in {one.uid for one in self.evictions}, f"{pod.key} is evicted a second time"
-        self.evictions.append(Eviction(uid, pod.metadata.name, self.now, claim.metadata.uid))
+        self.evictions.append(Eviction(uid, pod.metadata.name, self.now, claim.metadata.uid, record))
+        within_budget(self, [one.record for one in self.evictions], record)
         self.answers[uid] = Answer(EvictionAnswer.ACCEPTED)
         self.delete(uid)
 
@@ -280,6 +345,12 @@ class Simulation(World):
         return sorted(one.name for one in self.evictions)
 
 
+def pod_asked(pod: Pod | None) -> datetime | None:
+    """When the pod was asked for a checkpoint."""
+    text = pod.metadata.annotation(CHECKPOINT_REQUESTED) if pod else None
+    return parse_time(text) if text else None
+
+
 def _short(action: Action) -> str:
     if isinstance(action, WriteStatus):
         return f"{action.claim.metadata.name} -> {action.status.phase}: {action.status.reason}, {action.status.message}"
@@ -289,7 +360,7 @@ def _short(action: Action) -> str:
 def _claim_of(action: Action) -> str:
     """The claim an action is held back for while that claim's status is being written, as in the real engine."""
     match action:
-        case WriteStatus(claim=claim) | Evict(claim=claim):
+        case WriteStatus(claim=claim) | Evict(claim=claim) | CreateRecord(claim=claim) | AskCheckpoint(claim=claim):
             return claim.metadata.uid
         case Hold(claim_uid=uid) | Open(claim_uid=uid) | Steer(claim_uid=uid):
             return uid

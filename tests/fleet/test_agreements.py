@@ -4,10 +4,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from fleet.agreements import Consent, Verdict, problems, verdict
+from fleet.agreements import Consent, Verdict, problems, queue_of, verdict
+from fleet.names import KUEUE_QUEUE, LAST_CHECKPOINT
 from fleet.objects import LabelSelector, Pod, Requirement
 from fleet.reasons import Reason
-from fleet.resources import DrainAgreement, Window
+from fleet.resources import Budget, Checkpoint, DrainAgreement, Window
+from fleet.times import format_time
 from tests.fleet.builders import agreement, at, pod
 from tests.fleet.scenes import busy, gang
 
@@ -45,6 +47,12 @@ def test_d34_it_is_for_the_beneficiaries_it_names() -> None:
         (agreement(min_runtime="10 minutes"), "spec.minRuntime"),
         (agreement(to=[]), "beneficiaries"),
         (agreement(expires=1000), "expires"),
+        (agreement(queues=[]), "localQueues"),
+        (agreement(budget=Budget(gpu_seconds_per_day=-1)), "spec.budget.gpuSecondsPerDay"),
+        (agreement(budget=Budget(evictions_per_hour=-1)), "spec.budget.evictionsPerHour"),
+        (agreement(budget=Budget(evictions_per_job_per_day=-1)), "spec.budget.evictionsPerJobPerDay"),
+        (agreement(checkpoint=Checkpoint(timeout="0s")), "spec.checkpoint.timeout"),
+        (agreement(checkpoint=Checkpoint(request=True, timeout="2 min")), "spec.checkpoint.timeout"),
     ],
 )
 def test_d35_a_void_agreement_is_none_and_says_why(void: DrainAgreement, field: str) -> None:
@@ -54,6 +62,8 @@ def test_d35_a_void_agreement_is_none_and_says_why(void: DrainAgreement, field: 
 
 def test_a_valid_one_has_no_problems() -> None:
     assert problems(agreement(select=WEB, expires=1001), at(1000)) == ()
+    full = agreement(budget=Budget(0, 0, 0), checkpoint=Checkpoint(required=True, request=True), queues=["research"])
+    assert problems(full, at(1000)) == ()
 
 
 @pytest.mark.parametrize(("now", "given"), [(999.999, True), (1000, False), (1001, False)])
@@ -193,3 +203,56 @@ def test_of_agreements_that_allow_it_the_one_that_keeps_fewest_replicas_decides(
     several = [agreement("a", keep_ready=2), agreement("b", keep_ready=1), agreement("c", keep_ready=3)]
     assert asked(running(), *several) == Verdict(Consent.GIVEN, "b", keep_ready=1)
     assert asked(running(), *several, agreement("d")) == Verdict(Consent.GIVEN, "d")
+
+
+def test_an_agreement_for_certain_queues_is_for_their_gangs_only() -> None:
+    of_research = agreement(queues=["research", "vision"])
+    for queue, consent in (("research", Consent.GIVEN), ("vision", Consent.GIVEN), ("", Consent.MISSING)):
+        assert verdict(running(), "team-b", [of_research], at(0), at(1000), queue).consent is consent
+    assert verdict(running(), "team-b", [of_research], at(0), at(1000), "web").consent is Consent.MISSING
+    assert verdict(running(), "team-a", [of_research], at(0), at(1000), "research").consent is Consent.MISSING
+    both = [of_research, agreement("all")]
+    assert verdict(running(), "team-b", both, at(0), at(1000), "web") == Verdict(Consent.GIVEN, "all")
+
+
+def test_the_queue_of_a_gang_is_the_one_that_all_its_pods_name() -> None:
+    research = pod("a", 8, labels={KUEUE_QUEUE: "research"})
+    assert queue_of([research, research]) == "research"
+    assert queue_of([research, pod("b", 8)]) == queue_of([]) == queue_of([pod("b", 8)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("saved", "consent"),
+    [
+        (None, Consent.CHECKPOINT),
+        ("yesterday", Consent.CHECKPOINT),
+        ("2027-01-04T12:10:00", Consent.CHECKPOINT),
+        (format_time(at(-1)), Consent.CHECKPOINT),
+        (format_time(at(1001)), Consent.CHECKPOINT),
+        (format_time(at(1)), Consent.GIVEN),
+        (format_time(at(1000)), Consent.GIVEN),
+    ],
+)
+def test_a_checkpoint_that_is_required_must_be_one(saved: str | None, consent: Consent) -> None:
+    """It can be read, lies after the start, and not in the future."""
+    careful = agreement(checkpoint=Checkpoint(required=True))
+    notes = {LAST_CHECKPOINT: saved} if saved else {}
+    assert asked(running(notes=notes), careful).consent is consent
+    lead = pod("lead", on="n2", started=0, notes=notes)
+    assert verdict(running(), "team-b", [careful], at(0), at(1000), "", [lead]).consent is consent
+
+
+@pytest.mark.parametrize("wish", [Checkpoint(), Checkpoint(request=True), Checkpoint(required=True, request=True)])
+def test_a_checkpoint_that_is_to_be_asked_for_need_not_be_there_yet(wish: Checkpoint) -> None:
+    assert asked(running(), agreement(checkpoint=wish)).consent is Consent.GIVEN
+
+
+def test_of_several_that_allow_it_the_one_with_fewest_conditions_is_used() -> None:
+    several = [
+        agreement("a", keep_ready=1),
+        agreement("b", checkpoint=Checkpoint(request=True)),
+        agreement("c", budget=Budget(1)),
+        agreement("d"),
+    ]
+    for last, name in ((4, "d"), (3, "c"), (2, "b"), (1, "a")):
+        assert asked(running(), *several[:last]).agreement == name

@@ -128,8 +128,8 @@ def one_pass(objects: Iterable[Any]) -> tuple[dict[str, ClaimStatus], dict[str, 
     """The statuses after a pass, and what each claim that looked for nodes was answered."""
     choices: dict[str, Choice] = {}
 
-    def spy(seen: View, one: WholeNodeClaim, *rest: Any) -> Choice:
-        choices[one.metadata.name] = choose(seen, one, *rest)
+    def spy(seen: View, one: WholeNodeClaim, *rest: Any, **named: Any) -> Choice:
+        choices[one.metadata.name] = choose(seen, one, *rest, **named)
         return choices[one.metadata.name]
 
     with patch.object(lifecycle, "choose", spy):

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.fitness import Obstacle, lack_of_room, obstacle
-from fleet.marks import Stray, holds, labelled_for, steered, strays, taint, tainted_for
+from fleet.marks import Stray, holds, labelled_for, opened_for, steered, strays, taint, tainted_for
 from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
 from fleet.objects import Container, Node, Pod, Resources, Taint, Toleration
 from fleet.resources import HeldNode, Phase
@@ -95,10 +95,37 @@ def test_which_phases_stand_behind_which_mark(phase: Phase) -> None:
     assert (strays(node("n1", labels={CLAIM_KEY: uid}), {uid: one}) == ()) is (phase in opened)
 
 
+def test_a_label_stays_as_long_as_a_pod_there_selects_it_whatever_became_of_the_claim() -> None:
+    """A kubelet that restarts ends pods whose node selector no longer fits (kubernetes#124586)."""
+    one = claim(uid="c-1", phase=Phase.BOUND, held=[HeldNode("n1", "node-n1")])
+    open_, labelled = (
+        node("n1", taints=(taint("c-1"),), labels={CLAIM_KEY: "c-1"}),
+        node("n1", labels={CLAIM_KEY: "c-1"}),
+    )
+    (there,) = members(1, on="n1", selector={CLAIM_KEY: "c-1"})
+    (other,) = members(1, on="n1", selector={CLAIM_KEY: "c-2"})
+    (ended,) = members(1, on="n1", selector={CLAIM_KEY: "c-1"}, phase="Succeeded")
+    (going,) = members(1, on="n1", selector={CLAIM_KEY: "c-1"}, going=30)
+    for claims in ({"c-1": one}, {}):
+        assert strays(open_, claims, [there]) == (Stray("n1", "c-1", label_stays=True),)
+        assert strays(labelled, claims, [other, there]) == ()
+        assert strays(labelled, claims, [going]) == ()
+        for pods in ([], [other], [ended]):
+            assert strays(labelled, claims, pods) == (Stray("n1", "c-1"),)
+
+
 def test_both_marks_of_two_dead_claims_go() -> None:
     found = strays(node("n1", taints=(taint("b"),), labels={CLAIM_KEY: "a"}), {})
     assert found == (Stray("n1", "a"), Stray("n1", "b"))
     assert strays(node("n1", taints=(Taint("other", "NoSchedule", "b"),)), {}) == ()
+
+
+def test_a_label_opens_a_node_only_beside_the_taint_of_the_same_claim() -> None:
+    label = {CLAIM_KEY: "u"}
+    assert opened_for(node("n", taints=(taint("u"),), labels=label)) == "u"
+    assert opened_for(node("n", taints=(taint("other"),), labels=label)) is None
+    assert opened_for(node("n", labels=label)) is None
+    assert opened_for(node("n", taints=(taint("u"),))) is None
 
 
 def test_marks_are_read_from_taint_and_label() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.actions import Action, Evict, Look, Timing, WriteStatus
-from fleet.combining import first_together
 from fleet.fitness import Obstacle
 from fleet.lifecycle import decide
 from fleet.names import CLAIM_KEY
@@ -178,30 +177,6 @@ def test_a_plan_never_takes_what_a_service_must_keep_and_finds_a_way_if_there_is
         assert fits(tuple(taken(found)))
     else:
         assert (found.taken, found.reason) == ((), Reason.KEEP_READY)
-
-
-# The combination
-
-
-@given(st.integers(1, 4), st.integers(0, 7), st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6))))
-def test_the_first_things_that_go_together_are_found(count: int, things: int, against: set[tuple[int, int]]) -> None:
-    def fits(some: Any) -> bool:
-        return not any((one, other) in against for one in some for other in some)
-
-    expected = next((some for some in combinations(range(things), count) if fits(some)), None)
-    assert first_together(range(things), count, fits) == expected
-
-
-def test_the_search_ends_where_too_much_would_have_to_be_tried() -> None:
-    asked = 0
-
-    def fits(some: Any) -> bool:
-        nonlocal asked
-        asked += 1
-        return len(some) < 10
-
-    assert first_together(range(40), 10, fits) is None
-    assert asked == 2000
 
 
 # Consent is asked for again right before evicting

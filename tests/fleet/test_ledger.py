@@ -1,15 +1,21 @@
 """Lost GPU-seconds: cards of the whole gang, since its last checkpoint or start, and the restart."""
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.candidates import victim_of
-from fleet.ledger import lost_gpu_seconds
+from fleet.ledger import loss
 from fleet.names import LAST_CHECKPOINT, RESTART_COST
 from fleet.objects import Pod
 from fleet.times import format_time
 from tests.fleet.builders import at, node, pod, view
+
+
+def lost(members: list[tuple[Pod, int]], now: datetime) -> float:
+    return loss(members, now).gpu_seconds
 
 
 def run(name: str = "p", started: float = 0, checkpoint: str = "", restart: str = "", **more: object) -> Pod:
@@ -18,38 +24,38 @@ def run(name: str = "p", started: float = 0, checkpoint: str = "", restart: str 
 
 
 def test_cards_times_the_time_since_the_start() -> None:
-    assert lost_gpu_seconds([(run(), 4)], at(100)) == 400
+    assert lost([(run(), 4)], at(100)) == 400
 
 
 def test_a_checkpoint_keeps_what_came_before_it() -> None:
-    assert lost_gpu_seconds([(run(checkpoint=format_time(at(70))), 4)], at(100)) == 120
+    assert lost([(run(checkpoint=format_time(at(70))), 4)], at(100)) == 120
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2027-01-04T12:01:10", format_time(at(101)), format_time(at(-5)), ""])
 def test_a_checkpoint_that_cannot_be_believed_does_not_count(text: str) -> None:
-    assert lost_gpu_seconds([(run(checkpoint=text), 4)], at(100)) == 400
+    assert lost([(run(checkpoint=text), 4)], at(100)) == 400
 
 
 def test_the_restart_comes_on_top_with_the_longest_that_is_said() -> None:
     members = [(run(restart="30s"), 1), (run("q", restart="10s"), 3), (run("r", restart="soon"), 0)]
-    assert lost_gpu_seconds(members, at(100)) == 4 * (100 + 30)
+    assert lost(members, at(100)) == 4 * (100 + 30)
 
 
 def test_a_gang_has_one_state() -> None:
     saved = run(checkpoint=format_time(at(60)))
-    assert lost_gpu_seconds([(saved, 8), (run("late", started=50), 8)], at(100)) == 16 * 40
-    assert lost_gpu_seconds([(run(), 8), (run("late", started=50), 8)], at(100)) == 16 * 100
+    assert lost([(saved, 8), (run("late", started=50), 8)], at(100)) == 16 * 40
+    assert lost([(run(), 8), (run("late", started=50), 8)], at(100)) == 16 * 100
 
 
 def test_nothing_that_has_started_loses_only_the_restart() -> None:
     waiting = Pod(run(restart="5s").metadata, run().spec)
-    assert lost_gpu_seconds([(waiting, 2)], at(100)) == 10
-    assert lost_gpu_seconds([], at(100)) == 0
+    assert lost([(waiting, 2)], at(100)) == 10
+    assert lost([], at(100)) == 0
 
 
 @given(st.floats(-1000, 1000), st.integers(1, 64))
 def test_a_loss_is_never_negative(now: float, cards: int) -> None:
-    assert lost_gpu_seconds([(run(), cards)], at(now)) >= 0
+    assert lost([(run(), cards)], at(now)) >= 0
 
 
 def test_d41_the_loss_of_a_victim_is_that_of_its_whole_gang_once() -> None:

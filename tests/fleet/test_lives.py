@@ -14,7 +14,12 @@ FULL_LIFE = ["Planned", "Cordoning", "Draining", "ProvingEmpty", "Ready", "Landi
 
 def test_a_gang_gets_the_node_that_costs_least_and_its_victims_keep_their_grace() -> None:
     scene = Simulation().add(
-        node("n1"), small(5, "n1"), node("n2"), small(3, "n2", grace=4), agreement(), gang(deadline="5m")
+        node("n1"),
+        small(5, "n1", started=-100),
+        node("n2"),
+        small(3, "n2", grace=4, started=-100),
+        agreement(),
+        gang(deadline="5m"),
     )
     scene.run(60, until=lambda: all_bound(scene))
     made = scene.the_claim()
@@ -24,7 +29,7 @@ def test_a_gang_gets_the_node_that_costs_least_and_its_victims_keep_their_grace(
     assert made.status.node_names == "n2"
     stopped_at = made.status.victims[0].evicted_at
     assert stopped_at is not None
-    running_seconds = (stopped_at - at(0)).total_seconds()
+    running_seconds = (stopped_at - at(-100)).total_seconds()
     assert made.status.lost_gpu_seconds == round(3 * running_seconds, 3), "3 cards, from the start of each pod"
     assert [one.cards for one in made.status.victims] == [1, 1, 1]
     assert {one.agreement for one in made.status.victims} == {"yes"}

@@ -1,27 +1,56 @@
 """A random history of the simulated cluster, with rules that hold after every step of it."""
 
+from dataclasses import replace as changed
 from datetime import timedelta
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.actions import Answer, EvictionAnswer, Timing
+from fleet.actions import Action, Answer, CreateRecord, EvictionAnswer, Timing
 from fleet.cards import terminating
+from fleet.errors import FleetError
 from fleet.marks import ENDED
-from fleet.names import CLAIM_KEY, POLICY
-from fleet.objects import Taint
+from fleet.names import CLAIM_KEY, GANG, LAST_CHECKPOINT, POLICY
+from fleet.objects import BudgetSpec, DisruptionBudget, LabelSelector, Metadata, Taint
+from fleet.resources import Budget, Checkpoint, DrainRecord, Outcome, Window
+from fleet.times import format_time, parse_time
 from tests.fleet.builders import agreement, node, owned, pod
 from tests.fleet.scenes import gang
-from tests.fleet.simulation import Simulation, replace
+from tests.fleet.simulation import Eviction, Simulation, replace
 
 NODES = ("n1", "n2", "n3", "n4")
 TIMING = Timing(
-    drain_timeout=timedelta(seconds=20), landing_timeout=timedelta(seconds=15), avoid_for=timedelta(seconds=30)
+    drain_timeout=timedelta(seconds=20),
+    landing_timeout=timedelta(seconds=15),
+    avoid_for=timedelta(seconds=30),
+    cool_down=timedelta(seconds=10),
+)
+BUDGETS = st.one_of(
+    st.none(),
+    st.builds(Budget, evictions_per_hour=st.integers(0, 4)),
+    st.builds(Budget, gpu_seconds_per_day=st.integers(0, 60)),
+    st.builds(Budget, evictions_per_job_per_day=st.integers(1, 2)),
+)
+CHECKPOINTS = st.sampled_from(
+    [
+        None,
+        None,
+        Checkpoint(request=True, timeout="3s"),
+        Checkpoint(request=True, required=True, timeout="3s"),
+        Checkpoint(required=True),
+    ]
+)
+WINDOWS = st.one_of(
+    st.none(),
+    st.none(),
+    st.builds(
+        lambda minute, lasts: (Window(f"{minute} 12 * * *", lasts),), st.integers(0, 9), st.sampled_from(["30s", "3m"])
+    ),
 )
 FOREIGN = Taint("example.com/keep", "PreferNoSchedule", "x")
 node_names = st.sampled_from(NODES)
-tenants = st.sampled_from(["team-v", "team-w"])
+tenants = st.sampled_from(["team-v", "team-v", "team-w"])
 picks = st.integers(0, 10**6)
 
 
@@ -33,16 +62,41 @@ class Cluster(RuleBasedStateMachine):
         self.scene = Simulation(timing=TIMING, recreate=True)
         self.made = 0
         self.cordoned: set[str] = set()
+        self.losses: dict[str, float] = {}
+        self.scene.after = self.work_out_loss
 
-    @initialize(busy=st.lists(node_names, max_size=8), size=st.integers(1, 3), lag_seconds=st.sampled_from([0, 0.3]))
-    def start(self, busy: list[str], size: int, lag_seconds: float) -> None:
+    @initialize(
+        busy=st.lists(st.integers(0, 8), min_size=4, max_size=8),
+        size=st.integers(1, 3),
+        lag_seconds=st.sampled_from([0, 0, 0.3]),
+        most=st.sampled_from([0, 0, 1, 2]),
+        budget=BUDGETS,
+        checkpoint=CHECKPOINTS,
+        least=st.sampled_from([0, 0, 1, 2]),
+    )
+    def start(
+        self,
+        busy: list[int],
+        size: int,
+        lag_seconds: float,
+        most: int,
+        budget: Budget | None,
+        checkpoint: Checkpoint | None,
+        least: int,
+    ) -> None:
+        """Every node is busy with pods whose owners have agreed, and a gang wants some of the nodes."""
         self.scene.lag_seconds = lag_seconds
+        self.scene.timing = changed(TIMING, most_draining=most)
         for name in NODES:
             self.scene.add(node(name, taints=(FOREIGN,)))
-        for name in busy:
-            self.slip_in(name, "team-v", grace=2)
-        self.agree("team-v", None)
+        for index, grace in enumerate(busy):
+            self.slip_in(NODES[index % len(NODES)], "team-v", grace)
+        self.agree("team-v", None, budget, checkpoint, None, "0s")
+        self.agree("team-w", None, None, None, None, "0s")
+        if least:
+            self.keep_pods("team-v", least)
         self.submit_a_gang(size, "WaitThenEvict")
+        self.scene.go_on(1.2)
 
     def name(self, prefix: str) -> str:
         self.made += 1
@@ -55,6 +109,23 @@ class Cluster(RuleBasedStateMachine):
         """Another scheduler binds a small pod, whatever our marks say."""
         owner = owned("ReplicaSet", "web") if grace % 2 else None
         self.scene.bind(pod(self.name("small-"), ns=ns, grace=grace, created=self.scene.seconds, owner=owner), name)
+
+    @rule(first=node_names, second=node_names, ns=tenants)
+    def slip_in_a_gang(self, first: str, second: str, ns: str) -> None:
+        """Two pods that are one gang, on two nodes or on one."""
+        name = self.name("pair-")
+        for index, on in enumerate((first, second)):
+            one = pod(f"{name}-{index}", ns=ns, gang=name, size=2, grace=1, created=self.scene.seconds)
+            self.scene.bind(one, on)
+
+    @rule(pick=picks, text=st.sampled_from(["now", "now", "later", "yesterday"]))
+    def save_work(self, pick: int, text: str) -> None:
+        """An owner reports a checkpoint: one just made, one in the future, or something that is no time."""
+        running = sorted(uid for uid, one in self.scene.pods.items() if one.metadata.namespace != "team-b")
+        if running:
+            now = self.scene.now.replace(microsecond=0)
+            told = {"now": format_time(now), "later": format_time(now + timedelta(hours=1))}.get(text, text)
+            self.scene.annotate(running[pick % len(running)], LAST_CHECKPOINT, told)
 
     @rule(ns=tenants)
     def ask_for_a_card(self, ns: str) -> None:
@@ -89,10 +160,45 @@ class Cluster(RuleBasedStateMachine):
 
     # Agreements
 
-    @rule(ns=tenants, lasts=st.one_of(st.none(), st.integers(1, 60)))
-    def agree(self, ns: str, lasts: int | None) -> None:
+    @rule(
+        ns=tenants,
+        lasts=st.one_of(st.none(), st.integers(1, 60)),
+        budget=BUDGETS,
+        checkpoint=CHECKPOINTS,
+        windows=WINDOWS,
+        runtime=st.sampled_from(["0s", "5s"]),
+    )
+    def agree(
+        self,
+        ns: str,
+        lasts: int | None,
+        budget: Budget | None,
+        checkpoint: Checkpoint | None,
+        windows: tuple[Window, ...] | None,
+        runtime: str,
+    ) -> None:
         expires = None if lasts is None else self.scene.seconds + lasts
-        self.scene.add(agreement(self.name("a"), ns=ns, expires=expires))
+        terms = {"budget": budget, "checkpoint": checkpoint, "windows": windows, "min_runtime": runtime}
+        self.scene.add(agreement(self.name("a"), ns=ns, expires=expires, **terms))  # type: ignore[arg-type]
+
+    @precondition(lambda self: self.scene.agreements)
+    @rule(pick=picks, budget=BUDGETS)
+    def change_a_budget(self, pick: int, budget: Budget | None) -> None:
+        place = pick % len(self.scene.agreements)
+        old = self.scene.agreements[place]
+        self.scene.agreements[place] = replace(old, spec=replace(old.spec, budget=budget))
+
+    @rule(ns=tenants, least=st.integers(0, 3))
+    def keep_pods(self, ns: str, least: int) -> None:
+        """A PodDisruptionBudget over all pods of a namespace; with a second one the API refuses every eviction."""
+        if len(self.scene.kept) < 2:
+            name = self.name("pdb-")
+            budget = DisruptionBudget(Metadata(name, ns, uid=name), BudgetSpec(LabelSelector()))
+            self.scene.kept.append((budget, least))
+
+    @rule()
+    def keep_pods_no_more(self) -> None:
+        self.scene.kept.clear()
 
     @precondition(lambda self: self.scene.agreements)
     @rule(pick=picks)
@@ -154,6 +260,11 @@ class Cluster(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.scene.go_on(seconds)
 
+    @rule(seconds=st.sampled_from([1.0, 2.0, 4.0]))
+    def wait_again(self, seconds: float) -> None:
+        """As above: time passes more often than anything else happens."""
+        self.scene.go_on(seconds)
+
     @rule()
     def wait_long(self) -> None:
         """Longer than anything takes before it is given up, and than a node that was given back is avoided."""
@@ -183,6 +294,50 @@ class Cluster(RuleBasedStateMachine):
             if not claim.status.nodes:
                 gone_by_itself = {uid for uid in uids if uid not in self.scene.pods or _ended(self.scene, uid)}
                 assert set(uids) <= stopped | gone_by_itself, "who was not stopped is not counted"
+
+    @invariant()
+    def each_loss_is_booked_once(self) -> None:
+        """Whoever was stopped has one record that says so; a gang's loss stands in one of its records."""
+        booked: dict[str, list[DrainRecord]] = {}
+        for one in self.scene.records.values():
+            if one.status.outcome is Outcome.STOPPED:
+                booked.setdefault(one.spec.pod_uid, []).append(one)
+                assert one.spec.pod_uid not in self.scene.pods or terminating(self.scene.pods[one.spec.pod_uid])
+        assert all(len(some) == 1 for some in booked.values()), "one pod, one record"
+        gangs: dict[str, list[Eviction]] = {}
+        for each in self.scene.evictions:
+            record = self.scene.records[each.record.metadata.uid]
+            assert record.spec == each.record.spec, "a record is never changed"
+            assert record.status.outcome is not Outcome.SPARED, f"{each.name} was stopped"
+            if "pair-" in each.name:
+                gangs.setdefault(record.spec.gang, []).append(each)
+            elif each.uid in self.losses:
+                assert abs(record.spec.lost_gpu_seconds - self.losses[each.uid]) < 1, "its time since it was saved"
+        for key, some in gangs.items():
+            records = [one for one in self.scene.records.values() if one.spec.gang == key]
+            lost = sum(one.spec.lost_gpu_seconds for one in records if one.status.outcome is not Outcome.SPARED)
+            latest = max(each.record.spec.at for each in some)
+            assert lost <= 2 * (latest - self.scene.starts[some[0].uid]).total_seconds() + 0.01, "lost once at most"
+            assert any(one.spec.lost_gpu_seconds > 0 for one in records) or all(map(self.just_saved, some))
+
+    def just_saved(self, eviction: Eviction) -> bool:
+        """Whether there may have been nothing to lose: the gang had begun, or saved its work, that very moment."""
+        spec = eviction.record.spec
+        return (spec.at - (spec.saved_at or self.scene.starts[eviction.uid])).total_seconds() < 1
+
+    def work_out_loss(self, action: Action) -> None:
+        """What a bare pod loses, worked out apart from the code when its record is written."""
+        if not isinstance(action, CreateRecord):
+            return
+        one = self.scene.pods.get(action.record.spec.pod_uid)
+        if one is None or one.metadata.controller() or one.metadata.annotation(GANG):
+            return
+        base, at = one.status.start_time or self.scene.now, action.record.spec.at
+        try:
+            saved = parse_time(one.metadata.annotation(LAST_CHECKPOINT) or "")
+        except FleetError:
+            saved = base
+        self.losses[one.metadata.uid] = (at - (saved if base < saved <= at else base)).total_seconds()
 
     def teardown(self) -> None:
         """Once no gang is left, every node is open within 5 s."""

@@ -112,10 +112,17 @@ def test_d35_a_void_agreement_lends_nothing() -> None:
 
 @pytest.mark.parametrize("opened", [False, True], ids=["held", "released"])
 @pytest.mark.parametrize("in_pool", ["big", "small", ""])
-def test_a_small_pod_that_tolerates_everything_gets_no_held_node(opened: bool, in_pool: str) -> None:
+def test_d10_a_small_pod_that_tolerates_everything_gets_no_held_node(opened: bool, in_pool: str) -> None:
     one = pod("one", 1, ns="team-v", tolerations=(Toleration(operator="Exists"),))
-    marked = node("n", in_pool, taints=() if opened else (taint("u"),), labels={CLAIM_KEY: "u"} if opened else {})
+    marked = node("n", in_pool, taints=(taint("u"),), labels={CLAIM_KEY: "u"} if opened else {})
     assert reasons(one, ["n"], board(LENT, SMALL, agreement(ns="team-v"), marked)) == {"n": Refused.HELD}
+
+
+def test_a_label_that_a_bound_gang_still_needs_closes_the_node_to_nobody_and_opens_it_to_nobody() -> None:
+    served = node("n", labels={CLAIM_KEY: "uid-team-b-mine"})
+    where = board(LENT, agreement(ns="team-v"), served, claim("mine", phase=Phase.READY))
+    assert reasons(pod("one", 1, ns="team-v"), ["n"], where) == {"n": None}
+    assert reasons(pod("train-0", 8, ns="team-b", gang="train", size=1), ["n"], where) == {"n": Refused.WAITING}
 
 
 def test_a_gang_gets_the_nodes_released_to_its_claim_and_no_other() -> None:

@@ -60,7 +60,7 @@ def test_the_least_harm_is_priority_then_cost_then_victims_then_name() -> None:
     cheap, dear = pod("a", on="n2", started=990), pod("b", on="n1", started=0)
     assert harm(cheap, dear) == ["n2"]
     assert harm(pod("a", on="n2", started=990, priority=5), dear) == ["n1"], "a lower priority outweighs any cost"
-    one, two = pod("a", 2, on="n2", started=900), small(2, "n1", started=900)
+    one, two = pod("a", 2, on="n2", started=900), small(2, "n1", started=900, grace=5)
     assert harm(one, *two) == ["n2"], "the same cost, fewer victims"
     assert harm(pod("a", on="n2", started=900), pod("b", on="n1", started=900)) == ["n1"], "by name at last"
 

@@ -156,10 +156,10 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 
 def test_the_status_of_an_agreement_says_whether_it_is_in_force() -> None:
-    good = agreement_status(agreement(), at(0)).conditions[0]
+    good = agreement_status(view(), agreement(), at(0)).conditions[0]
     assert (good.type, good.status, good.reason) == ("Valid", "True", "InForce")
     assert "team-b" in good.message
-    bad = agreement_status(agreement(patience="soon"), at(0)).conditions[0]
+    bad = agreement_status(view(), agreement(patience="soon"), at(0)).conditions[0]
     assert (bad.status, bad.reason) == ("False", "Void")
     assert "spec.patience" in bad.message
 

@@ -67,7 +67,7 @@ def test_the_domain_is_the_one_whose_nodes_do_least_harm_together() -> None:
     assert best(busy("a-0", "a-1"), busy("b-1", priority=5, started=0)) == "b", "one that is stopped, not two"
     assert best(busy("a-1", priority=5), busy("b-1", started=0)) == "b", "then the highest priority"
     assert best(busy("a-1", started=500), busy("b-1", started=900)) == "b", "then what is lost"
-    assert best(pod("x", 2, on="b-1", started=900), small(2, "a-1", started=900)) == "b", "then the number of pods"
+    assert best(pod("x", 2, on="b-1", started=900), small(2, "a-1", started=900, grace=5)) == "b", "then pods"
 
 
 def test_a_gang_hit_on_two_nodes_of_a_domain_counts_once() -> None:

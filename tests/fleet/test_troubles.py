@@ -112,7 +112,10 @@ def test_d04_other_taints_and_labels_stay_in_their_order() -> None:
     before = scene.nodes["n1"]
     scene.run(60, until=lambda: all_bound(scene))
     scene.run(90)
-    assert scene.nodes["n1"] == before
+    assert scene.nodes["n1"].spec == before.spec
+    scene.delete("team-b.train-0")
+    scene.run(120)
+    assert scene.nodes["n1"] == before, "with the gang the label goes too"
 
 
 def test_d06_a_claim_deleted_while_draining_stops_nobody_any_more() -> None:

@@ -8,15 +8,18 @@ from typing import Any, Self
 
 import msgspec
 
+from fleet.actions import Answer, EvictionAnswer
 from fleet.board import Board
+from fleet.budgets import matching
 from fleet.cards import cards, finished, seat, terminating, waiting
 from fleet.marks import labelled_for, tainted_for
-from fleet.names import DEFAULT_RESOURCE
-from fleet.objects import Job, Node, Pod
+from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
+from fleet.objects import BudgetStatus, DisruptionBudget, Job, Node, Pod
 from fleet.placement import judge
 from fleet.requests import Classifier
-from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
+from fleet.resources import DrainAgreement, DrainRecord, GPUPool, WholeNodeClaim
 from fleet.selectors import node_wanted, tolerates
+from fleet.shields import shielded_for
 from tests.fleet.builders import T0, at, flat, pool
 
 replace = msgspec.structs.replace
@@ -33,6 +36,9 @@ class World:
     pools: list[GPUPool] = field(default_factory=lambda: [pool()])
     agreements: list[DrainAgreement] = field(default_factory=list)
     claims: dict[str, WholeNodeClaim] = field(default_factory=dict)
+    records: dict[str, DrainRecord] = field(default_factory=dict)
+    kept: list[tuple[DisruptionBudget, int]] = field(default_factory=list)
+    """PodDisruptionBudgets with their minAvailable: the API server of this world keeps them."""
     recreate: bool = False
     """Whether a pod with a controller that was deleted comes back at once, unbound, under another UID."""
     starts: dict[str, datetime] = field(default_factory=dict)
@@ -93,12 +99,54 @@ class World:
         if uid in self.pods:
             self.pods[uid] = replace(self.pods[uid], status=replace(self.pods[uid].status, phase=phase))
 
-    def change_node(self, name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        """Somebody changes a node's labels or spec."""
+    def change_node(
+        self,
+        name: str,
+        *,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
+        """Somebody changes a node's labels, annotations or spec."""
         node = self.nodes[name]
         if labels is not None:
             node = replace(node, metadata=replace(node.metadata, labels=labels))
+        if annotations is not None:
+            node = replace(node, metadata=replace(node.metadata, annotations=annotations or None))
         self.nodes[name] = replace(node, spec=replace(node.spec, **spec))
+
+    def annotate(self, uid: str, key: str, value: str) -> None:
+        """Somebody puts an annotation on a pod."""
+        pod = self.pods[uid]
+        notes = {**(pod.metadata.annotations or {}), key: value}
+        self.pods[uid] = replace(pod, metadata=replace(pod.metadata, annotations=notes))
+
+    # The Eviction API and its budgets
+
+    def healthy(self, budget: DisruptionBudget) -> int:
+        """Pods that count for the budget: running, not on their way out, and not known to be unready."""
+        return sum(
+            bool(matching(pod, [budget]))
+            and pod.status.phase == "Running"
+            and not terminating(pod)
+            and all(one.status == "True" for one in pod.status.conditions or () if one.type == "Ready")
+            for pod in self.pods.values()
+        )
+
+    def disruption_budgets(self) -> list[DisruptionBudget]:
+        """The budgets with what they allow now, as the disruption controller would have it."""
+        return [
+            replace(budget, status=BudgetStatus(max(0, self.healthy(budget) - least))) for budget, least in self.kept
+        ]
+
+    def budget_refusal(self, pod: Pod) -> Answer | None:
+        """What the Eviction API says if the budgets do not let the pod go."""
+        found = matching(pod, self.disruption_budgets())
+        if len(found) > 1:
+            return Answer(EvictionAnswer.REFUSED, "This pod has more than one PodDisruptionBudget")
+        if found and found[0].status.disruptions_allowed <= 0:
+            return Answer(EvictionAnswer.BUDGET, "Cannot evict pod as it would violate the pod's disruption budget.")
+        return None
 
     # What happens by itself
 
@@ -147,7 +195,7 @@ class World:
         board = Board.of(classifier, self.nodes.values(), self.claims.values(), self.agreements, self.now)
         for pod in sorted(pending, key=lambda one: (one.metadata.creation_timestamp or T0, one.key)):
             fitting = [name for name in sorted(self.nodes) if self._fits(pod, self.nodes[name])]
-            passed = judge(pod, fitting, board).passed
+            passed = judge(pod, fitting, board, self.now).passed
             if passed:
                 self.bind(pod, passed[0])
 
@@ -173,10 +221,26 @@ class World:
             if pod.spec.node_name == node_name and not finished(pod) and cards(pod, DEFAULT_RESOURCE)
         ]
 
+    def serves(self, node: Node) -> bool:
+        """Whether the node's label is selected by a pod that is there: it stays as long as that runs."""
+        label = labelled_for(node)
+        return label is not None and any(
+            (pod.spec.node_selector or {}).get(CLAIM_KEY) == label
+            for pod in (*self.pods.values(), *self.seen().values())
+            if pod.spec.node_name == node.metadata.name and not finished(pod)
+        )
+
+    def seen(self) -> dict[str, Pod]:
+        """The pods by UID as a cache may still show them."""
+        return self.pods
+
     def marked(self) -> list[str]:
-        """Nodes that carry a mark of ours."""
+        """Nodes that carry a mark of ours, but for the label that a pod there needs."""
         return sorted(
-            name for name, node in self.nodes.items() if (tainted_for(node), labelled_for(node)) != (None, None)
+            name
+            for name, node in self.nodes.items()
+            if (tainted_for(node), shielded_for(node)) != (None, None)
+            or (labelled_for(node) is not None and not self.serves(node))
         )
 
     def where(self, prefix: str) -> list[str]:

@@ -1,0 +1,55 @@
+"""What an eviction rests on, looked at once more right before it is sent: it may have waited its turn for a while."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from controller.caches import Caches
+from fleet.agreements import Consent, in_force, queue_of, verdict
+from fleet.gangs import belongs, gang_key, gang_ref
+from fleet.marks import HOLDING
+from fleet.objects import Pod
+from fleet.records import stands_for
+from fleet.resources import DrainAgreement, Victim, WholeNodeClaim
+from fleet.spending import Spending
+
+
+def still_stands(caches: Caches, claim_uid: str, victim: Victim, pod: Pod, now: datetime) -> bool:
+    """Whether the caches still show everything that allows the pod to be stopped for the claim.
+
+    The claim holds the node and has the pod among its victims as it was decided; the record is written; the agreement
+    that the record names consents, and has budget for it.
+    """
+    claim = caches.claims.store.get(claim_uid)
+    if claim is None or claim.status.phase not in HOLDING or victim not in claim.status.victims:
+        return False
+    if all(held.name != victim.node for held in claim.status.nodes):
+        return False
+    if not any(stands_for(record, claim, victim) for record in caches.records.store.values()):
+        return False
+    agreements = [one for one in caches.agreements.store.values() if one.metadata.name == victim.agreement]
+    return _consents(caches, claim, pod, agreements, now) and _affords(caches, victim, agreements, now)
+
+
+def _consents(
+    caches: Caches, claim: WholeNodeClaim, pod: Pod, agreements: Iterable[DrainAgreement], now: datetime
+) -> bool:
+    pods, jobs = caches.pods.store.values(), caches.jobs.store
+    namespace, gang, since = claim.metadata.namespace, claim.spec.gang, claim.metadata.creation_timestamp or now
+    queue = queue_of(one for one in pods if belongs(one, namespace, gang)) if gang else ""
+    key = gang_key(pod.metadata.namespace, gang_ref(pod, jobs))
+    fellows = (
+        one
+        for one in pods
+        if one.metadata.namespace == pod.metadata.namespace
+        and gang_key(pod.metadata.namespace, gang_ref(one, jobs)) == key
+    )
+    return verdict(pod, namespace, agreements, since, now, queue, fellows).consent is Consent.GIVEN
+
+
+def _affords(caches: Caches, victim: Victim, agreements: Iterable[DrainAgreement], now: datetime) -> bool:
+    """The budget may have been lowered since: the pod is counted anew, against all that is spent without it."""
+    valid = {(victim.namespace, one.metadata.name): one for one in in_force(agreements, now).get(victim.namespace, ())}
+    if all(one.spec.budget is None for one in valid.values()):
+        return True
+    spending = Spending.of(caches.records.store.values(), caches.claims.store.values(), now)
+    return not spending.without([victim.uid]).overdrafts([victim], valid)

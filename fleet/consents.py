@@ -1,0 +1,136 @@
+"""What one claim may do about the pods in its way: the agreements' word on each, and jobs that are left alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from fleet.agreements import Consent, Verdict, by_agreements, queue_of
+from fleet.costs import job_of
+from fleet.gangs import gang_key
+from fleet.objects import Pod
+from fleet.resources import Outcome, WholeNodeClaim
+from fleet.spending import Spending
+from fleet.times import format_duration, parse_duration
+from fleet.view import View
+
+
+@dataclass(slots=True)
+class Consents:
+    """The verdicts on pods for one claim at one moment; those on pods that agreements cannot tell apart are shared.
+
+    `displacers`: gangs that the claim's own was stopped for within the cool-down -> until when they are left alone.
+    `cooling` says about the last job that was found to be cooling down why it is.
+    """
+
+    view: View
+    claim: WholeNodeClaim
+    now: datetime
+    queue: str
+    since: datetime
+    cool_down: timedelta
+    spending: Spending
+    displacers: Mapping[str, datetime]
+    cooling: str = ""
+    _known: dict[int, Verdict] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, view: View, claim: WholeNodeClaim, now: datetime, cool_down: timedelta = timedelta(0)) -> "Consents":
+        gang = view.gang_of(claim)
+        return cls(
+            view,
+            claim,
+            now,
+            queue_of(gang.pods) if gang else "",
+            claim.metadata.creation_timestamp or now,
+            cool_down,
+            view.spending(now),
+            _displacers(view, claim, now, cool_down),
+        )
+
+    def of_pod(self, pod: Pod, kind: int) -> Verdict:
+        """What the agreements say about stopping the pod, and whether its job is to be left alone for a while.
+
+        `kind` is its number (`kind_of`).
+        """
+        verdict = self._known.get(kind)
+        if verdict is None:
+            verdict = self._known[kind] = self.agreed(pod)
+        if verdict.consent is not Consent.GIVEN or not self.cool_down or not (self.spending.stops or self.displacers):
+            return verdict
+        until = self._cools_until(pod)
+        return verdict if until is None else Verdict(Consent.COOL_DOWN, verdict.agreement, until)
+
+    def agreed(self, pod: Pod) -> Verdict:
+        """What the agreements alone say."""
+        valid = self.view.in_force(self.now).get(pod.metadata.namespace, ())
+        gang = self.view.gangs.get(self.view.gang_key_of(pod)) if valid else None
+        beneficiary, victims = self.claim.metadata.namespace, gang.pods if gang else ()
+        return by_agreements(pod, beneficiary, valid, self.since, self.now, self.queue, victims)
+
+    def _cools_until(self, pod: Pod) -> datetime | None:
+        job = job_of(self.view, pod)
+        stopped = self.spending.stopped_at(job, but_for=self.claim.metadata.uid)
+        if stopped is not None and stopped + self.cool_down > self.now:
+            self.cooling = f"{job} was stopped less than {format_duration(self.cool_down)} ago and is left alone"
+            return stopped + self.cool_down
+        until = self.displacers.get(self.view.gang_key_of(pod))
+        if until is not None:
+            self.cooling = f"{job} had this gang stopped less than {format_duration(self.cool_down)} ago"
+        return until
+
+
+def kind_of(view: View, pod: Pod, now: datetime) -> int:
+    """A number that pods share only if no agreement can tell them apart: by labels, priority, and what else it asks."""
+    namespace, labels = pod.metadata.namespace, pod.metadata.labels
+    by_start, by_checkpoint = _told_apart_by(view, namespace, now)
+    key = (
+        namespace,
+        tuple(labels.items()) if labels else (),
+        pod.spec.priority,
+        pod.status.start_time if by_start else None,
+        view.gang_key_of(pod) if by_checkpoint else None,
+    )
+    numbers: dict[object, int] = view.memo.setdefault(("kinds", now), {})
+    return numbers.setdefault(key, len(numbers))
+
+
+def _told_apart_by(view: View, namespace: str, now: datetime) -> tuple[bool, bool]:
+    """Whether it matters to the namespace's agreements when a pod started, and what its gang has saved."""
+    known: tuple[bool, bool] | None = view.memo.get(("told apart", namespace, now))
+    if known is None:
+        valid = view.in_force(now).get(namespace, ())
+        by_start = any(parse_duration(one.spec.min_runtime) > timedelta(0) for one in valid)
+        by_checkpoint = any(one.spec.checkpoint is not None and one.spec.checkpoint.required for one in valid)
+        known = view.memo["told apart", namespace, now] = by_start, by_checkpoint
+    return known
+
+
+def _displacers(view: View, claim: WholeNodeClaim, now: datetime, cool_down: timedelta) -> Mapping[str, datetime]:
+    """Gangs that others' stops of this claim's own gang were for: it does not pay them back within the cool-down."""
+    gang = view.gang_of(claim)
+    if not cool_down or gang is None:
+        return {}
+    own = {gang.key} | {job_of(view, pod) for pod in gang.pods}
+    stops = [
+        (record.spec.at, record.spec.beneficiary_gang)
+        for record in view.records.values()
+        if record.status.outcome is not Outcome.SPARED and not own.isdisjoint((record.spec.job, record.spec.gang))
+    ]
+    for other in view.claims.values():
+        if other.spec.gang is not None:
+            key = gang_key(other.metadata.namespace, other.spec.gang)
+            stops += [
+                (victim.evicted_at, key)
+                for victim in other.status.victims
+                if victim.evicted_at and not own.isdisjoint((victim.job, victim.gang))
+            ]
+    found: dict[str, datetime] = {}
+    for at, key in sorted(stops):
+        if key and key != gang.key and at + cool_down > now:
+            found[key] = at + cool_down
+    return found
+
+
+def consent(view: View, claim: WholeNodeClaim, pod: Pod, now: datetime) -> Verdict:
+    """What the agreements say about stopping the pod for this claim, now."""
+    return Consents.of(view, claim, now).agreed(pod)

@@ -1,0 +1,163 @@
+"""The records of stopped pods: what a record says, which intention it stands for, and what became of it."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+import msgspec
+
+from fleet.actions import Answer, EvictionAnswer, Look, ResolveRecord
+from fleet.cards import finished, terminating
+from fleet.gangs import gang_key
+from fleet.marks import HOLDING
+from fleet.objects import Metadata, Pod
+from fleet.resources import (
+    ClaimStatus,
+    DrainAgreement,
+    DrainRecord,
+    GangRef,
+    Outcome,
+    RecordSpec,
+    Victim,
+    WholeNodeClaim,
+)
+from fleet.view import View
+
+
+def job_key(pod: Pod, gang_ref: GangRef) -> str:
+    """What budgets and cool-downs count by: it stays the same when the pod is made anew under another name.
+
+    The gang's key; of a pod that is no gang's its controller, as Kind/namespace/name/UID, else its own name.
+    """
+    namespace, owner = pod.metadata.namespace, pod.metadata.controller()
+    if gang_ref.kind != "Pod":
+        return gang_key(namespace, gang_ref)
+    if owner is not None:
+        return f"{owner.kind}/{namespace}/{owner.name}/{owner.uid}"
+    return f"Pod/{namespace}/{pod.metadata.name}"
+
+
+def record_name(pod_uid: str, claim_uid: str, at: datetime) -> str:
+    """Follows from the intention as the claim's status has it: writing it down twice makes one record.
+
+    `at` is in it because a claim that gave its nodes back may choose the same pod once more: another intention.
+    """
+    told = f"{pod_uid}/{claim_uid}/{at.timestamp():.6f}"
+    return f"drain-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
+
+
+def record_of(
+    claim: WholeNodeClaim, victim: Victim, beneficiary_gang: str, agreement: DrainAgreement | None, now: datetime
+) -> DrainRecord:
+    """The record of a victim as it stands in the claim's status (`now` counts only if that has no time yet)."""
+    at = victim.evicted_at or now
+    meta = claim.metadata
+    return DrainRecord(
+        Metadata(record_name(victim.uid, meta.uid, at), victim.namespace),
+        RecordSpec(
+            pod=victim.name,
+            pod_uid=victim.uid,
+            node=victim.node,
+            cards=victim.cards,
+            at=at,
+            claim=f"{meta.namespace}/{meta.name}",
+            claim_uid=meta.uid,
+            beneficiary=meta.namespace,
+            beneficiary_gang=beneficiary_gang,
+            agreement=victim.agreement,
+            agreement_uid=agreement.metadata.uid if agreement else "",
+            job=victim.job,
+            gang=victim.gang,
+            priority=victim.priority,
+            lost_gpu_seconds=victim.lost_gpu_seconds,
+            saved_at=victim.saved_at,
+        ),
+    )
+
+
+def standing(view: View, claim: WholeNodeClaim, victim: Victim) -> DrainRecord | None:
+    """The record of this very intention, if it is written and the pod was not spared: only then it may be stopped."""
+    for record in view.records_of(victim.uid):
+        if stands_for(record, claim, victim):
+            return record
+    return None
+
+
+def outcome_of(view: View, claim: WholeNodeClaim, victim: Victim) -> Outcome | None:
+    """What the record of this very intention says; None if there is no record."""
+    for record in view.records_of(victim.uid):
+        if (record.spec.claim_uid, record.spec.at) == (claim.metadata.uid, victim.evicted_at):
+            return record.status.outcome
+    return None
+
+
+def unspared(view: View, claim: WholeNodeClaim) -> ClaimStatus | None:
+    """The claim's status less the victims that were spared on nodes it no longer has; None if there are none."""
+    held = {one.name for one in claim.status.nodes}
+    victims = tuple(
+        one for one in claim.status.victims if one.node in held or outcome_of(view, claim, one) is not Outcome.SPARED
+    )
+    if len(victims) == len(claim.status.victims):
+        return None
+    return with_victims(claim.status, victims)
+
+
+def with_victims(status: ClaimStatus, victims: tuple[Victim, ...]) -> ClaimStatus:
+    """The status with these victims and the sum of what they lost."""
+    lost = round(sum(victim.lost_gpu_seconds for victim in victims), 3)
+    return msgspec.structs.replace(status, victims=victims, lost_gpu_seconds=lost)
+
+
+def stands_for(record: DrainRecord, claim: WholeNodeClaim, victim: Victim) -> bool:
+    """Whether the record is of this intention and still open, or the pod was stopped by it already."""
+    spec = record.spec
+    same = (spec.pod_uid, spec.claim_uid, spec.at) == (victim.uid, claim.metadata.uid, victim.evicted_at)
+    return same and record.status.outcome is not Outcome.SPARED
+
+
+def pending_elsewhere(view: View, pod_uid: str, claim_uid: str) -> DrainRecord | None:
+    """An open record of another claim about the pod: until it is resolved, nobody else stops the pod."""
+    for record in view.records_of(pod_uid):
+        if record.status.outcome is Outcome.PENDING and record.spec.claim_uid != claim_uid:
+            return record
+    return None
+
+
+def resolutions(
+    view: View, now: datetime, looks: Mapping[str, Look] | None = None, answers: Mapping[str, Answer] | None = None
+) -> Iterator[ResolveRecord]:
+    """What has become of each pod whose record is still open.
+
+    Stopped: it is terminating or gone. Spared: it ended by itself, or it runs and no claim means to stop it any more.
+    `looks` by node and `answers` by pod UID know more than the caches for a moment: a pod that only a look has seen is
+    not gone, and one whose eviction was accepted is not spared.
+    """
+    for record in view.records.values():
+        if record.status.outcome is not Outcome.PENDING:
+            continue
+        outcome = _outcome(view, record, looks or {}, answers or {})
+        if outcome is not Outcome.PENDING:
+            yield ResolveRecord(record, outcome, now)
+
+
+def _outcome(view: View, record: DrainRecord, looks: Mapping[str, Look], answers: Mapping[str, Answer]) -> Outcome:
+    uid, intended = record.spec.pod_uid, _still_intended(view, record)
+    pod = view.pods.get(uid)
+    if pod is None and intended and (look := looks.get(record.spec.node)) is not None:
+        pod = next((one for one in look.pods if one.metadata.uid == uid), None)
+    if pod is None or terminating(pod):
+        return Outcome.STOPPED
+    if finished(pod):
+        return Outcome.SPARED
+    answer = answers.get(uid)
+    accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
+    return Outcome.PENDING if intended or accepted else Outcome.SPARED
+
+
+def _still_intended(view: View, record: DrainRecord) -> bool:
+    """Whether the claim still holds the node and still has the pod among those it stops."""
+    claim = view.claims.get(record.spec.claim_uid)
+    if claim is None or claim.status.phase not in HOLDING:
+        return False
+    holds = any(held.name == record.spec.node for held in claim.status.nodes)
+    return holds and any(stands_for(record, claim, victim) for victim in claim.status.victims)

@@ -1,0 +1,139 @@
+"""What stopping pods costs: gangs whole, elastic ones by the member, services their warm-up; who weighs more."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fleet.costs import gang_loss, victims_of, weights
+from fleet.names import CHECKPOINT_EVERY, GANG_MIN_SIZE, LAST_CHECKPOINT, RESTART_COST
+from fleet.objects import Condition, Pod
+from fleet.planning import choose
+from fleet.resources import Outcome, Victim
+from fleet.times import format_time
+from fleet.view import View
+from tests.fleet.builders import agreement, at, claim, coscheduling_group, members, node, owned, pod, record, view
+
+NOW = at(1000)
+
+
+def lost(seen: View, *pods: Pod) -> list[float]:
+    return [one.lost_gpu_seconds for one in victims_of(seen, pods, {}, NOW)]
+
+
+def elastic(count: int, minimum: str, **more: Any) -> list[Pod]:
+    """Members of a gang that goes on with `minimum`, two cards each, one on each node, running for 100 s."""
+    notes = {GANG_MIN_SIZE: minimum}
+    return [
+        pod(f"e-{index}", 2, on=f"n{index}", gang="e", size=count, started=900, notes=notes, **more)
+        for index in range(count)
+    ]
+
+
+def test_a_gang_that_goes_on_without_some_loses_only_those() -> None:
+    gang = elastic(4, "2")
+    seen = view([node(f"n{index}") for index in range(4)], gang)
+    assert lost(seen, *gang[:1]) == [200]
+    assert lost(seen, *gang[:2]) == [200, 200]
+    assert lost(seen, *gang[:3]) == [800, 0, 0], "the third ends it: all of it is lost, once"
+
+
+@pytest.mark.parametrize("text", ["", "none", "0", "4", "9"])
+def test_a_gang_that_needs_all_of_its_members_is_lost_with_the_first(text: str) -> None:
+    gang = elastic(4, text)
+    seen = view([node(f"n{index}") for index in range(4)], gang)
+    assert lost(seen, gang[0]) == [800]
+
+
+def test_the_minimum_of_a_pod_group_is_what_it_goes_on_with() -> None:
+    gang = [
+        pod(f"m-{index}", 2, on="n1", started=900, labels={"scheduling.x-k8s.io/pod-group": "pg"}) for index in range(3)
+    ]
+    assert lost(view(node("n1"), gang, coscheduling_group("pg", 2, ns="team-v")), gang[0]) == [200]
+    assert lost(view(node("n1"), gang, coscheduling_group("pg", 3, ns="team-v")), gang[0]) == [600]
+    assert lost(view(node("n1"), gang), gang[0]) == [600], "without its group nothing is known"
+
+
+def test_the_planner_pays_an_elastic_gang_by_the_member_across_nodes() -> None:
+    gang = elastic(4, "2")
+    nodes = [node(f"n{index}") for index in range(4)]
+    for count, paid in ((1, 200), (2, 400), (3, 800)):
+        found = choose(view(nodes, gang, agreement(), members(count)), claim(nodes=count), {}, NOW)
+        assert found.plan is not None
+        assert (len(found.taken), found.plan.lost_gpu_seconds) == (count, paid)
+
+
+def ready_since(one: Pod, seconds: float) -> Pod:
+    status = msgspec.structs.replace(
+        one.status, conditions=(Condition("Ready", "True", last_transition_time=at(seconds)),)
+    )
+    return msgspec.structs.replace(one, status=status)
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "ReplicationController"])
+def test_a_service_loses_its_warm_up_not_its_age(kind: str) -> None:
+    replicas = [
+        ready_since(pod(f"s-{index}", 2, on="n1", started=0, owner=owned(kind, "s")), seconds)
+        for index, seconds in enumerate((40, 30, 900))
+    ]
+    seen = view(node("n1"), replicas)
+    assert lost(seen, *replicas) == [60, 60, 60], "the shortest start that was seen, two cards each"
+    declared = pod("s-3", 2, on="n1", started=0, owner=owned(kind, "s"), notes={RESTART_COST: "5s"})
+    assert lost(view(node("n1"), declared), declared) == [10]
+    unseen = pod("s-4", 2, on="n1", started=0, owner=owned(kind, "s"))
+    assert lost(view(node("n1"), unseen), unseen) == [0]
+
+
+@pytest.mark.parametrize("notes", [{CHECKPOINT_EVERY: "10m"}, {LAST_CHECKPOINT: format_time(at(600))}])
+def test_who_saves_work_has_work_to_lose_whatever_its_owner(notes: dict[str, str]) -> None:
+    one = pod("s", 1, on="n1", started=0, owner=owned("StatefulSet", "s"), notes=notes)
+    assert lost(view(node("n1"), one), one) == [400 if LAST_CHECKPOINT in notes else 1000]
+
+
+def test_a_victim_says_its_job_and_what_its_loss_counts_from() -> None:
+    notes = {LAST_CHECKPOINT: format_time(at(600))}
+    pods = [
+        pod("bare", on="n1", notes=notes),
+        pod("owned", on="n1", owner=owned("Job", "j")),
+        pod("one", on="n1", gang="g", size=1),
+    ]
+    bare, of_job, of_gang = victims_of(view(node("n1"), pods), pods, {"team-v.bare": "yes"}, NOW)
+    assert (bare.job, bare.saved_at, bare.agreement) == ("Pod/team-v/bare", at(600), "yes")
+    assert (of_job.job, of_job.saved_at) == ("Job/team-v/j/job-j", None)
+    assert of_gang.job == of_gang.gang == gang_loss(view(node("n1"), pods), pods[2], NOW).key
+
+
+def test_a_gang_that_was_counted_before_adds_nothing() -> None:
+    gang = [pod(f"g-{index}", on="n1", gang="g", size=2) for index in range(2)]
+    seen = view(node("n1"), gang)
+    key = seen.gang_key_of(gang[0])
+    found: tuple[Victim, ...] = victims_of(seen, gang, {}, NOW, counted=(key,))
+    assert [one.lost_gpu_seconds for one in found] == [0, 0]
+
+
+def test_who_lost_much_lately_weighs_more_but_no_loss_is_booked_higher() -> None:
+    """Of two nodes that cost nearly the same, the one of the team that has lost nothing this week is taken."""
+    nodes, agreements = [node("n1"), node("n2")], [agreement(), agreement(ns="team-w")]
+    pods = [pod("v", on="n1", started=100), pod("w", on="n2", ns="team-w", started=0)]
+    week = [record("old", stopped=-3600, lost=300), record("older", ns="team-w", stopped=-3600, lost=100)]
+    spared = record("spared", ns="team-w", stopped=-60, lost=10**6, outcome=Outcome.SPARED)
+    past = record("past", ns="team-w", stopped=-8 * 86400, lost=10**6)
+
+    def taken(*records: Any) -> tuple[str, float]:
+        found = choose(view(nodes, pods, agreements, members(1), *records), claim(), {}, NOW)
+        assert found.plan is not None
+        return found.taken[0].node.metadata.name, found.plan.lost_gpu_seconds
+
+    assert taken() == ("n1", 900)
+    assert taken(week, spared, past) == ("n2", 1000)
+    assert weights(view(week, spared, past), NOW) == {"team-v": 1.75, "team-w": 1.25}
+    assert weights(view(), NOW) == {}
+
+
+def test_cards_that_stand_idle_while_the_slowest_ends_count() -> None:
+    quick, slow = pod("q", on="n1", started=0, grace=1), pod("s", on="n2", started=100, grace=300)
+    found = choose(view(node("n1"), node("n2"), quick, slow, agreement(), members(1)), claim(), {}, NOW)
+    assert found.taken[0].node.metadata.name == "n1"
+    assert found.plan is not None
+    assert (found.plan.lost_gpu_seconds, found.plan.cost) == (1000, 1000 + 8 * 1)
+    assert [(one.node, one.cost) for one in found.plan.runners_up] == [("n2", 900 + 8 * 300)]
