@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint format lock generate clean
+.PHONY: help setup demo test bench soak lint format lock generate clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: $(STAMP) lint ## everything, on a real control plane
 
 bench: $(STAMP) ## how long whole-node jobs wait, beside kube-scheduler's own preemption
 	@$(BIN)/python -m kwok.bench
+
+soak: $(STAMP) ## the controller killed at each of its writes, and 1,000 landings under a flood of small pods
+	@$(BIN)/python -m kwok.soak $(SOAK_ARGS)
 
 lint: $(STAMP) ## style, types, import rules, generated files
 	@$(BIN)/ruff format --check --quiet .

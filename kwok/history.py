@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from kwok.admin import Admin, Object
+import aiohttp
+
+from kwok.admin import Admin, APIError, Object
 from kwok.readings import revision, uid
 
 COLLECTIONS = {
@@ -16,8 +18,10 @@ COLLECTIONS = {
     "jobs": "/apis/batch/v1/jobs",
     "claims": "/apis/wholenode.io/v1alpha1/wholenodeclaims",
     "agreements": "/apis/wholenode.io/v1alpha1/drainagreements",
+    "records": "/apis/wholenode.io/v1alpha1/drainrecords",
 }
 _CATCH_UP_SECONDS = 60.0
+_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,13 @@ class Change:
 class History:
     """Watches, the objects as last seen (`live`, by kind and UID), and the changes not taken yet. Use `record`."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, *, gaps_allowed: bool = False) -> None:
+        self.gaps = 0
+        """How often a watch was lost and what happened meanwhile is known by its outcome only."""
         self.live: dict[str, dict[str, Object]] = {kind: {} for kind in COLLECTIONS}
         self.listeners: list[Callable[[Change], None]] = []
         self._admin = admin
+        self._gaps_allowed = gaps_allowed
         self._gone: set[str] = set()
         self._changes: list[Change] = []
         self._changed = asyncio.Event()
@@ -92,9 +99,32 @@ class History:
     async def _follow(self, kind: str, path: str, since: str) -> None:
         """A watch that the server ends is taken up where it ended; one that lost changes fails (APIError 410)."""
         while True:
-            async for event, item in self._admin.watch(path, since):
-                self._take(kind, event, item)
-                since = item["metadata"]["resourceVersion"]
+            try:
+                async for event, item in self._admin.watch(path, since):
+                    self._take(kind, event, item)
+                    since = item["metadata"]["resourceVersion"]
+            except (APIError, aiohttp.ClientError, OSError):
+                if not self._gaps_allowed:
+                    raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+                since = await self._close_gap(kind, path, since)
+
+    async def _close_gap(self, kind: str, path: str, since: str) -> str:
+        """Take what a list says for what happened; one that cannot be had leaves everything to the next try."""
+        try:
+            listed = await self._admin.request("GET", path)
+        except (APIError, aiohttp.ClientError, OSError):
+            return since
+        self.gaps += 1
+        version = str(listed["metadata"]["resourceVersion"])
+        present = {uid(item) for item in listed["items"]}
+        for item in listed["items"]:
+            known = self.live[kind].get(uid(item))
+            if known is None or revision(known) < revision(item):
+                self._take(kind, "MODIFIED", item)
+        for item in [one for one in self.live[kind].values() if uid(one) not in present]:
+            self._take(kind, "DELETED", {**item, "metadata": {**item["metadata"], "resourceVersion": version}})
+        return version
 
     def _take(self, kind: str, event: str, item: Object) -> None:
         change = Change(revision(item), kind, event == "DELETED", item)
@@ -115,9 +145,9 @@ class History:
 
 
 @contextlib.asynccontextmanager
-async def record(admin: Admin) -> AsyncIterator[History]:
-    """Record from now on; the kinds of wholenode must be installed."""
-    history = History(admin)
+async def record(admin: Admin, *, gaps_allowed: bool = False) -> AsyncIterator[History]:
+    """Record from now on; the kinds of wholenode must be installed. `gaps_allowed`: a lost watch is taken up anew."""
+    history = History(admin, gaps_allowed=gaps_allowed)
     try:
         await history._start()  # noqa: SLF001
         yield history

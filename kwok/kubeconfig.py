@@ -51,3 +51,12 @@ def write(path: Path, access: Access, user: dict[str, str], name: str, namespace
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     return path
+
+
+def leading_to(url: str, original: Path, copy: Path) -> Path:
+    """Write a copy of a kubeconfig with another address, without its authority (for plain HTTP); return `copy`."""
+    config = yaml.safe_load(original.read_text(encoding="utf-8"))
+    config["clusters"][0]["cluster"] = {"server": url}
+    copy.touch(mode=0o600)
+    copy.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    return copy

@@ -37,11 +37,18 @@ class PodWatch:
     pods: dict[str, Seen] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
+    _newest: dict[tuple[str, str], Seen] = field(default_factory=dict)
 
     def of(self, namespace: str, name: str) -> Seen | None:
         """The newest pod of that name."""
-        found = [one for one in self.pods.values() if (one.namespace, one.name) == (namespace, name)]
-        return found[-1] if found else None
+        return self._newest.get((namespace, name))
+
+    def forget_gone(self) -> None:
+        """Forget pods that are gone, so that a long run's looks stay quick; to be called between two bursts."""
+        for uid in [uid for uid, one in self.pods.items() if one.gone_at is not None]:
+            gone = self.pods.pop(uid)
+            if self._newest.get((gone.namespace, gone.name)) is gone:
+                del self._newest[(gone.namespace, gone.name)]
 
     def holders(self, node: str, at: float) -> list[Seen]:
         """Pods that held cards of the node at that moment."""
@@ -71,7 +78,10 @@ class PodWatch:
         if not cards:
             return
         uid = metadata["uid"]
-        seen = self.pods.setdefault(uid, Seen(metadata["name"], metadata["namespace"], uid, cards))
+        known = self.pods.get(uid)
+        seen = known or self.pods.setdefault(uid, Seen(metadata["name"], metadata["namespace"], uid, cards))
+        if known is None:
+            self._newest[(seen.namespace, seen.name)] = seen
         if spec.get("nodeName") and seen.bound_at is None:
             seen.node, seen.bound_at = spec["nodeName"], now
         if metadata.get("deletionTimestamp") and seen.deleting_at is None:

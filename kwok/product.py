@@ -19,10 +19,13 @@ from kwok.admin import Admin, APIError, path_of
 from kwok.controlplane import ControlPlane
 from kwok.errors import LabError
 from kwok.helm import helm
+from kwok.kubeconfig import leading_to
+from kwok.process import start_ticks
 from kwok.workloads import make_pod
 
 NAMESPACE = "wholenode-system"
 CONTROLLER, EXTENDER = "controller", "extender"
+TOO_MANY_REQUESTS = 429
 CHART = Path(__file__).resolve().parent.parent / "deploy" / "chart"
 _RUN_BY_HAND = frozenset({"Deployment", "Service", "PodDisruptionBudget"})
 _READY_SECONDS = 60.0
@@ -40,6 +43,8 @@ class Product:
         taken: set[int] = set()
         self.ports = {EXTENDER: ports.pick(taken), CONTROLLER: ports.pick(taken)}
         self.scheduler_config = ""
+        self.through: dict[str, str] = {}
+        """Address (plain HTTP) by which a process reaches the API server, by its name; others go straight to it."""
         self._pids: dict[str, int] = {}
 
     async def install(self, admin: Admin) -> None:
@@ -50,6 +55,7 @@ class Product:
             await admin.apply(crd)
         for crd in crds:
             await admin.wait_for(path_of(crd), _established)
+            await _served(admin, crd)
         await _ignore_conflict(admin, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for one in objects:
             if one["kind"] in _RUN_BY_HAND or one in crds:
@@ -66,9 +72,14 @@ class Product:
         await asyncio.to_thread(self._plane.restart_scheduler, self.scheduler_config)
         await self.ready(CONTROLLER)
 
-    def launch(self, name: str) -> None:
-        """Start one of the processes, without waiting."""
-        kubeconfig = self._plane.kubeconfig_for_service_account(NAMESPACE, f"wholenode-{name}")
+    def launch(self, name: str, program: str | None = None) -> None:
+        """Start one of the processes, without waiting. `program`: which of the two, if it runs under another name."""
+        program = program or name
+        kubeconfig = self.kubeconfig(program)
+        if name in self.through:
+            kubeconfig = leading_to(self.through[name], kubeconfig, self._plane.root / f"through-{name}.kubeconfig")
+        if name not in self.ports:
+            self.ports[name] = ports.pick(set(self.ports.values()))
         env = {
             **os.environ,
             "WHOLENODE_KUBECONFIG": str(kubeconfig),
@@ -78,11 +89,23 @@ class Product:
             "WHOLENODE_LEAVE_SECONDS": "0",
             **self._settings,
         }
-        self._pids[name] = self._plane.start_process(name, [sys.executable, "-m", name], env)
+        self._pids[name] = self._plane.start_process(name, [sys.executable, "-m", program], env)
+
+    def kubeconfig(self, program: str) -> Path:
+        """Write a kubeconfig of the program's ServiceAccount, with a fresh token; return its path."""
+        return self._plane.kubeconfig_for_service_account(NAMESPACE, f"wholenode-{program}")
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one of the processes, without waiting."""
+        os.kill(self._pids[name], number)
+
+    def running(self, name: str) -> bool:
+        """Whether the process has been started and has not ended."""
+        return name in self._pids and start_ticks(self._pids[name]) is not None
 
     def kill(self, name: str) -> None:
         """SIGKILL, and wait for the end."""
-        os.kill(self._pids[name], signal.SIGKILL)
+        self.signal(name, signal.SIGKILL)
         self._plane.stop_component(name)
 
     async def ready(self, name: str) -> None:
@@ -113,9 +136,8 @@ class Product:
 
     def stop(self) -> None:
         """End both processes."""
-        for name in (CONTROLLER, EXTENDER):
-            if name in self._pids:
-                self._plane.stop_component(name, 10.0)
+        for name in sorted(self._pids, key=lambda one: one == EXTENDER):
+            self._plane.stop_component(name, 10.0)
         self._pids.clear()
 
     def _render(self) -> list[dict[str, Any]]:
@@ -132,6 +154,22 @@ class Product:
 def _established(crd: dict[str, Any] | None) -> bool:
     conditions = (crd or {}).get("status", {}).get("conditions") or []
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+async def _served(admin: Admin, crd: dict[str, Any]) -> None:
+    """A kind that is Established may still answer 429: its storage is being set up."""
+    spec = crd["spec"]
+    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+    async with asyncio.timeout(_READY_SECONDS):
+        while True:
+            try:
+                await admin.list(path)
+            except APIError as error:
+                if error.status != TOO_MANY_REQUESTS:
+                    raise
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
+            else:
+                return
 
 
 async def _ignore_conflict(admin: Admin, manifest: dict[str, Any]) -> None:

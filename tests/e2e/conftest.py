@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
 
@@ -29,9 +29,9 @@ def running_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
             reporter.write_line(f"\ncontrol plane logs: {plane.logs}")
 
 
-def running_product(plane: ControlPlane) -> Iterator[Product]:
+def running_product(plane: ControlPlane, settings: Mapping[str, str] = SETTINGS) -> Iterator[Product]:
     """wholenode, installed and running, for a fixture of any scope; stopped afterwards, its objects stay."""
-    product = Product(plane, SETTINGS)
+    product = Product(plane, settings)
 
     async def start() -> None:
         async with Admin(plane.kubeconfig) as admin:

@@ -14,7 +14,7 @@ from kwok.admin import Admin, APIError, Object, create_all, path_of
 from kwok.history import Change, History, record
 from kwok.invariants import Invariants
 from kwok.product import Product
-from kwok.readings import label, node_of, phase, reason, taints
+from kwok.readings import node_of, phase, reason, stray_marks
 from kwok.testing import Fleet
 from kwok.workloads import Manifest, make_pod
 from tests.e2e.play import pool
@@ -77,9 +77,8 @@ class Ground:
         return bool(self.pods().get(name, {}).get("status", {}).get("phase") == "Running")
 
     def marked(self) -> list[str]:
-        """Nodes with a taint or label of ours."""
-        nodes = self.history.live["nodes"].values()
-        return [node["metadata"]["name"] for node in nodes if taints(node) or label(node)]
+        """Nodes with a taint of ours, or with a label that no pod there needs."""
+        return stray_marks(self.history.live["nodes"].values(), self.history.live["pods"].values())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for it; fail with what is there."""

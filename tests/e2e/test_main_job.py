@@ -15,10 +15,12 @@ from kwok.controlplane import ControlPlane
 from kwok.landings import PodWatch, report
 from kwok.product import CONTROLLER, EXTENDER, Product
 from kwok.race import CLAIMS, Race, prepare
+from kwok.readings import stray_marks
 from kwok.scene import BENEFICIARY, TEAMS, Scene
 from kwok.workloads import make_job
 
 GATE = "wholenode.io/claim"
+SWEPT_WITHIN_SECONDS = 60
 OWN_CLAIMS = f"/apis/wholenode.io/v1alpha1/namespaces/{BENEFICIARY}/wholenodeclaims"
 SMALL = Scene(nodes=6, small_nodes=1, busy_cards=33, grace_seconds=1)
 """Six nodes, nearly all of them busy: enough where one or three nodes are to be vacated."""
@@ -38,16 +40,18 @@ def in_phase(*phases: str) -> Any:
     return condition
 
 
-def node_marks(node: Mapping[str, Any]) -> list[str]:
-    """Our taints and labels on a node."""
-    taints = [taint["key"] for taint in node["spec"].get("taints", [])]
-    return [key for key in (*taints, *node["metadata"].get("labels", {})) if key == GATE]
-
-
 async def no_marks(admin: Admin) -> None:
-    """Wait until no node carries a mark of ours, and see that no pod has our gate."""
-    await admin.wait_for_all("/api/v1/nodes", lambda nodes: not any(node_marks(node) for node in nodes.values()))
-    for pod in await admin.list("/api/v1/pods"):
+    """Wait until no node carries a mark of ours, but for labels that pods need, and see that no pod has our gate."""
+
+    async def pods_without_stray_marks() -> list[dict[str, Any]]:
+        async with asyncio.timeout(SWEPT_WITHIN_SECONDS):
+            while True:
+                pods = await admin.list("/api/v1/pods")
+                if not stray_marks(await admin.list("/api/v1/nodes"), pods):
+                    return pods
+                await asyncio.sleep(0.1)
+
+    for pod in await pods_without_stray_marks():
         assert GATE not in [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
 
 
@@ -68,7 +72,7 @@ async def test_without_any_agreement_nothing_is_evicted_and_the_claim_names_who_
     assert claim["status"]["plan"]["consentMissing"] == sorted(TEAMS)
     assert all(team in claim["status"]["message"] for team in TEAMS)
     assert not [one for one in watch.pods.values() if one.deleting_at is not None]
-    assert not any(node_marks(node) for node in await admin.list("/api/v1/nodes"))
+    assert stray_marks(await admin.list("/api/v1/nodes"), ()) == []
 
     for one in SMALL.agreements():  # consent given later is enough: nothing has to be submitted again
         await admin.create(one)

@@ -1,0 +1,84 @@
+"""A thousand landings under a flood: bursts of whole-node jobs on a busy fleet while single-card pods keep arriving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kwok.admin import Admin, create_all
+from kwok.bench.figures import Figures, percentile
+from kwok.controlplane import ControlPlane
+from kwok.landings import PodWatch, Report, follow
+from kwok.product import Product
+from kwok.race import Arrivals, Race, flood, prepare
+from kwok.scene import BENEFICIARY, Scene
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Load:
+    """landings: whole-node jobs in all, in bursts of `jobs`; the flood's pods run for `run_seconds` each."""
+
+    landings: int = 1000
+    jobs: int = 20
+    arrivals_per_second: float = 25.0
+    run_seconds: float = 3.0
+    grace_seconds: int = 1
+    seed: int = 7
+
+    @property
+    def bursts(self) -> int:
+        """Bursts of `jobs` that make up the landings, the last one whole."""
+        return -(-self.landings // self.jobs)
+
+
+async def measure(load: Load, say: Callable[[str], None]) -> Figures:
+    """Run all bursts and give the figures. `missing`: jobs that never landed."""
+    scene = Scene(grace_seconds=load.grace_seconds, seed=load.seed)
+    async with ControlPlane() as plane, Admin(plane.kubeconfig) as admin, follow(admin) as watch:
+        product = Product(plane)
+        await product.install(admin)
+        await prepare(admin, watch, scene)
+        await create_all(admin, (*scene.pools(), *scene.agreements()))
+        await product.start()
+        try:
+            await product.gate_active(admin, scene.cards, BENEFICIARY)
+            reports, arrivals = await _bursts(admin, watch, scene, load, say)
+        finally:
+            await asyncio.to_thread(product.stop)
+    return figures(load, reports, arrivals)
+
+
+async def _bursts(
+    admin: Admin, watch: PodWatch, scene: Scene, load: Load, say: Callable[[str], None]
+) -> tuple[list[Report], Arrivals]:
+    race, reports = Race(admin, watch, scene, jobs=load.jobs), list[Report]()
+    async with flood(admin, scene, load.arrivals_per_second, load.run_seconds) as arrivals:
+        for run in range(load.bursts):
+            reports.append(await race.burst(run))
+            await race.clear(run)
+            watch.forget_gone()
+            landed, wrong = sum(one.landed for one in reports), sum(len(one.wrong) for one in reports)
+            say(f"soak: {landed} landings, {wrong} wrong, after {run + 1} of {load.bursts} bursts")
+    return reports, arrivals
+
+
+def figures(load: Load, reports: list[Report], arrivals: Arrivals) -> Figures:
+    """What all bursts came to."""
+    every = Report(tuple(landing for one in reports for landing in one.landings))
+    waits = every.waits_seconds
+    return {
+        "landings": every.landed,
+        "wrong": len(every.wrong),
+        "missing": len(every.landings) - every.landed,
+        "bursts_of": load.jobs,
+        "flood_pods": arrivals.created,
+        "flood_per_second": round(arrivals.per_second, 1),
+        "grace_seconds": load.grace_seconds,
+        "wait_seconds": {f"p{part}": round(percentile(waits, part / 100), 2) for part in (50, 90, 99)} if waits else {},
+        "victims": every.victims,
+        "lost_gpu_seconds": every.lost_gpu_seconds,
+        "wrong_ones": [str(one) for one in every.wrong[:_SHOWN]],
+    }
