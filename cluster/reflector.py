@@ -105,7 +105,11 @@ class Reflector(Generic[T]):
             self._put(item)
 
     async def run(self) -> None:
-        """Follow the server until cancelled. Raises Forbidden; every other trouble of the server is waited out."""
+        """Follow the server until cancelled. Every trouble of the server is waited out.
+
+        Raises Forbidden only before the first list: a server that has just been restarted refuses whom it allows again
+        a moment later, and a right that was really taken away shows as a silent watch.
+        """
         relist = True
         while True:
             try:
@@ -118,9 +122,9 @@ class Reflector(Generic[T]):
                 self.last_event_at = time.monotonic()
                 if time.monotonic() - started < _SHORT_WATCH_SECONDS:
                     await asyncio.sleep(backoff(1, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS))
-            except Forbidden:
-                raise
             except ClusterError as error:
+                if isinstance(error, Forbidden) and not self.synced.is_set():
+                    raise
                 if self._optional and isinstance(error, NotFound):
                     relist = True
                     await self._stay_empty()

@@ -17,7 +17,7 @@ from kwok.faultproxy import Proxy, proxy
 from kwok.faults import Fault, Kill, Trouble, Troubles
 from kwok.history import record
 from kwok.invariants import Invariants
-from kwok.product import CONTROLLER, Product
+from kwok.product import CONTROLLER, EXTENDER, Product
 from kwok.soak.story import CARDS, UNTIL_END_SECONDS, Ending, Story
 from kwok.soak.verdict import Harm, Problem, judge
 
@@ -176,7 +176,7 @@ class Mishap:
 
 @dataclass
 class Keeper:
-    """Starts the controller again whenever it has ended, as its Deployment would."""
+    """Starts controller and extender again whenever one has ended, as their Deployments would."""
 
     plane: ControlPlane
     product: Product
@@ -186,15 +186,16 @@ class Keeper:
         """Until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
-            if not self.product.running(CONTROLLER):
-                # While the API server restarts nobody gets a token.
-                with contextlib.suppress(LabError, OSError):
-                    await asyncio.to_thread(self._start)
+            for name in (CONTROLLER, EXTENDER):
+                if not self.product.running(name):
+                    # While the API server restarts nobody gets a token.
+                    with contextlib.suppress(LabError, OSError):
+                        await asyncio.to_thread(self._start, name)
 
-    def _start(self) -> None:
-        self.plane.stop_component(CONTROLLER)
-        self.product.launch(CONTROLLER)
-        self.starts += 1
+    def _start(self, name: str) -> None:
+        self.plane.stop_component(name)
+        self.product.launch(name)
+        self.starts += name == CONTROLLER
 
 
 @contextlib.asynccontextmanager

@@ -330,6 +330,30 @@ def test_no_right_to_list_ends_the_run() -> None:
     run(play())
 
 
+def test_a_server_that_refuses_for_a_moment_after_its_restart_is_followed_on() -> None:
+    class Restarted(ScriptedApi):
+        refusing = False
+
+        async def get(self, path: str, query: Any = None) -> bytes:
+            if self.refusing:
+                raise Forbidden("pods is forbidden")
+            return await super().get(path, query)
+
+    async def play() -> None:
+        api = Restarted()
+        api.create("a")
+        async with following(api) as reflector:
+            api.refusing = True
+            api.say_gone()
+            await settle()
+            api.create("b")
+            api.refusing = False
+            await settle()
+            assert set(known(reflector)) == {"uid-1", "uid-2"}
+
+    run(play())
+
+
 class Sometimes(ScriptedApi):
     """A server that need not serve the kind."""
 

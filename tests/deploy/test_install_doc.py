@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from fleet.shields import ANNOTATIONS
 from kwok import helm as tools
 from kwok.controlplane import ControlPlane
 
@@ -45,6 +46,10 @@ async def test_the_clean_up_takes_our_key_away_and_nothing_else(
     for taint in ("wholenode.io/claim=uid:NoSchedule", "example.com/mine=x:NoSchedule"):
         kubectl("taint", "node", held, taint)
     kubectl("label", "node", held, "wholenode.io/claim=uid")
+    ours, theirs = ANNOTATIONS
+    shield = f"wholenode.io/shield=uid:{ours}"
+    kubectl("annotate", "node", held, shield, *(f"{key}=true" for key in ANNOTATIONS))
+    kubectl("annotate", "node", free, "wholenode.io/shield=uid:")
     gates = [{"name": "example.com/wait"}, {"name": "wholenode.io/claim"}]
     for name in ("one", "two"):
         container = {"name": "c", "image": "work"}
@@ -68,7 +73,11 @@ async def test_the_clean_up_takes_our_key_away_and_nothing_else(
     assert "wholenode.io/claim" not in keys
     assert "example.com/mine" in keys
     assert "wholenode.io/claim" not in node["metadata"]["labels"]
-    assert fleet.LABEL in json.loads(kubectl("get", "node", free, "-o", "json"))["metadata"]["labels"]
+    assert {ours, "wholenode.io/shield"}.isdisjoint(node["metadata"]["annotations"])
+    assert node["metadata"]["annotations"][theirs] == "true"
+    untouched = json.loads(kubectl("get", "node", free, "-o", "json"))["metadata"]
+    assert fleet.LABEL in untouched["labels"]
+    assert "wholenode.io/shield" not in untouched["annotations"]
     for name in ("one", "two"):
         pod = json.loads(kubectl("-n", namespace, "get", "pod", name, "-o", "json"))
         assert pod["spec"]["schedulingGates"] == [{"name": "example.com/wait"}]
