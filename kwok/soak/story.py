@@ -26,6 +26,7 @@ UNTIL_END_SECONDS = 90.0
 """Far above what a run takes, restarts and five-second pauses included."""
 _RAIN_PER_SECOND = 4.0
 _RAIN_RUN_SECONDS = 0.4
+_OUTCOMES = ("Pending", "Stopped", "Spared")
 _ENDED = frozenset({"Released", "RolledBack", "Failed"})
 _EVICTED = "EvictionByEvictionAPI"
 
@@ -214,7 +215,10 @@ class Story:
 
     def _accounted(self) -> bool:
         dying = any(terminating(pod) for namespace in (self.victims, self.savers) for pod in self._victims(namespace))
-        return not dying and all(outcome(one) != "Pending" for one in self.records())
+        said = {kind: {one["spec"]["podUid"] for one in self.records() if outcome(one) == kind} for kind in _OUTCOMES}
+        named = {one["uid"] for claim in self.claims() for one in claim.get("status", {}).get("victims") or ()}
+        struck_off = named.isdisjoint(said["Spared"] - said["Stopped"])
+        return not dying and not said["Pending"] and struck_off
 
     def _all_marks(self) -> list[str]:
         """Nodes that are not as they were before."""
