@@ -66,10 +66,13 @@ async def _live(namespace: str, kubeconfig: Path | None) -> tuple[tuple[WholeNod
 
 
 def _row(claim: WholeNodeClaim, now: datetime) -> tuple[str, ...]:
+    from fleet.marks import ENDED
+
     status = claim.status
     held = [one.name for one in status.nodes] or status.node_names.split(",")
     more = f" +{len(held) - _SHOWN_NODES}" if len(held) > _SHOWN_NODES else ""
-    nodes = ",".join(held[:_SHOWN_NODES]) + more if any(held) else f"wants {claim.spec.nodes}"
+    wants = "" if status.phase in ENDED else f"wants {claim.spec.nodes}"
+    nodes = ",".join(held[:_SHOWN_NODES]) + more if any(held) else wants
     gang = claim.spec.gang.name if claim.spec.gang else "(preview)"
     meta = claim.metadata
     lost = number(status.lost_gpu_seconds)

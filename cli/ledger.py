@@ -67,7 +67,7 @@ def _start(since: str, now: datetime) -> datetime:
     from fleet.times import parse_span, parse_time
 
     try:
-        return parse_time(since) if "-" in since or ":" in since else now - parse_span(since)
+        return parse_time(since) if "-" in since[1:] or ":" in since else now - parse_span(since)
     except (FleetError, OverflowError) as error:
         raise click.UsageError(f"--since: {error}") from error
 

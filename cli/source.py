@@ -70,7 +70,9 @@ def _saved(file: str, at: str | None) -> tuple[View, datetime]:
         raise click.ClickException(f"{file}: {error.message}") from error
     moment = asked or dump.taken_at
     if moment is None:
-        raise click.ClickException(f"{file} does not say when it was taken: give the time with --at")
+        raise click.ClickException(
+            f"{file} does not say when it was taken: give the time with --at (plan), or use a file of `wholenode dump`"
+        )
     return dump.view, moment
 
 

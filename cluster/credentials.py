@@ -38,7 +38,9 @@ async def load(kubeconfig: str | None) -> tuple[Configuration, Any]:
         loader = await load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, client_configuration=configuration, persist_config=False
         )
-    except (ConfigException, OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+    except (AttributeError, TypeError) as error:
+        raise CredentialsError(f"kubeconfig {path} cannot be used: it is not laid out like one") from error
+    except (ConfigException, OSError, KeyError, ValueError, yaml.YAMLError) as error:
         raise CredentialsError(f"kubeconfig {path} cannot be used: {_one_line(error)}") from error
     return configuration, loader
 

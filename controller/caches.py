@@ -10,6 +10,7 @@ from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
 from fleet.devices import CLAIMS_PATH
+from fleet.memory import Memory
 from fleet.names import COSCHEDULING_API, IN_TREE_API
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.resources import ClaimStatus, DrainAgreement, DrainRecord, GPUPool, WholeNodeClaim
@@ -48,6 +49,8 @@ class Caches:
             self.claims,
             self.records,
         )
+        self.memory = Memory()
+        """What passes leave to each other; its owner is who makes them."""
         for reflector in self._all:
             reflector.listeners.append(lambda _old, _new: on_change())
 
@@ -89,4 +92,5 @@ class Caches:
                 *(group for copy in self.pod_groups for group in copy.store.values()),
                 *self.coscheduling_groups.store.values(),
             ),
+            memory=self.memory,
         )

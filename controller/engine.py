@@ -79,6 +79,7 @@ class Engine:
 
     def _pass(self) -> datetime | None:
         now, started = datetime.now(UTC), time.perf_counter()
+        self._caches.memory.turn()
         view = self._caches.view(self._writing)
         decision = decide(view, self._hands.looks, self._hands.answers, now, self._timing, self._hands.probes)
         self._metrics.decided(time.perf_counter() - started)

@@ -27,11 +27,18 @@ def still_stands(caches: Caches, claim_uid: str, victim: Victim, pod: Pod, now: 
     if not any(stands_for(record, claim, victim) for record in caches.records.store.values()):
         return False
     agreements = [one for one in caches.agreements.store.values() if one.metadata.name == victim.agreement]
-    return _consents(caches, claim, pod, agreements, now) and _affords(caches, victim, agreements, now)
+    if not _consents(caches, claim, pod, victim, agreements, now):
+        return False
+    return _affords(caches, claim_uid, victim, agreements, now)
 
 
 def _consents(
-    caches: Caches, claim: WholeNodeClaim, pod: Pod, agreements: Iterable[DrainAgreement], now: datetime
+    caches: Caches,
+    claim: WholeNodeClaim,
+    pod: Pod,
+    victim: Victim,
+    agreements: Iterable[DrainAgreement],
+    now: datetime,
 ) -> bool:
     pods, jobs = caches.pods.store.values(), caches.jobs.store
     namespace, gang, since = claim.metadata.namespace, claim.spec.gang, claim.metadata.creation_timestamp or now
@@ -43,13 +50,17 @@ def _consents(
         if one.metadata.namespace == pod.metadata.namespace
         and gang_key(pod.metadata.namespace, gang_ref(one, jobs)) == key
     )
-    return verdict(pod, namespace, agreements, since, now, queue, fellows).consent is Consent.GIVEN
+    found = verdict(pod, namespace, agreements, since, now, queue, fellows).consent
+    # The member that told of the gang's checkpoint may have been stopped before; then the victim's record tells of it.
+    return found is Consent.GIVEN or (found is Consent.CHECKPOINT and victim.saved_at is not None)
 
 
-def _affords(caches: Caches, victim: Victim, agreements: Iterable[DrainAgreement], now: datetime) -> bool:
+def _affords(
+    caches: Caches, claim_uid: str, victim: Victim, agreements: Iterable[DrainAgreement], now: datetime
+) -> bool:
     """The budget may have been lowered since: the pod is counted anew, against all that is spent without it."""
     valid = {(victim.namespace, one.metadata.name): one for one in in_force(agreements, now).get(victim.namespace, ())}
     if all(one.spec.budget is None for one in valid.values()):
         return True
     spending = Spending.of(caches.records.store.values(), caches.claims.store.values(), now)
-    return not spending.without([victim.uid]).overdrafts([victim], valid)
+    return not spending.without([victim.uid]).overdrafts([victim], valid, claim_uid)

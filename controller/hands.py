@@ -128,11 +128,13 @@ class Hands:
         for name in [name for name in self.probes if name not in held]:
             del self.probes[name]
         open_ = self._open_records() if self.answers else frozenset()
+        shown = {pod.metadata.uid for look in self.looks.values() for pod in look.pods} if self.answers else set()
         for uid, answer in list(self.answers.items()):
             pod = self._caches.pods.store.get(uid)
             # A pod whose eviction was accepted is not spared, although the watch may still show it running.
             awaited = uid in open_ and answer.kind is EvictionAnswer.ACCEPTED
-            if pod is None or (pod.spec.node_name not in held and not awaited):
+            # Nor is one that is gone while a look still shows it: it would be asked for its checkpoint once more.
+            if uid not in shown and (pod is None or (pod.spec.node_name not in held and not awaited)):
                 del self.answers[uid]
                 self._refused.pop(uid, None)
 
@@ -157,7 +159,8 @@ class Hands:
     def _note_bound(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
         created = claim.metadata.creation_timestamp
         if created is not None and status.phases:
-            self._metrics.bound(max(0.0, (status.phases[-1].at - created).total_seconds()))
+            waited_seconds = max(0.0, (status.phases[-1].at - created).total_seconds())
+            self._metrics.bound(claim.metadata.namespace, waited_seconds)
 
     async def _create(self, action: CreateClaim) -> None:
         try:

@@ -29,7 +29,8 @@ class Metrics:
         )
         self._waited = Histogram(
             "wholenode_claim_wait_seconds",
-            "From making the claim to all pods bound.",
+            "From making the claim to all pods bound, by whose they are.",
+            ["beneficiary_namespace"],
             buckets=_WAIT_BUCKETS,
             registry=registry,
         )
@@ -80,8 +81,8 @@ class Metrics:
     def entered(self, phase: Phase, reason: str) -> None:
         self._decisions.labels(phase=str(phase), reason=reason).inc()
 
-    def bound(self, waited_seconds: float) -> None:
-        self._waited.observe(waited_seconds)
+    def bound(self, namespace: str, waited_seconds: float) -> None:
+        self._waited.labels(beneficiary_namespace=namespace).observe(waited_seconds)
 
     def eviction(self, result: str) -> None:
         self._evictions.labels(result=result).inc()

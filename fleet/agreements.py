@@ -200,7 +200,6 @@ def _by(agreement: DrainAgreement, pod: Pod, gang: tuple[Pod, ...], waiting_sinc
         return Verdict(Consent.MIN_RUNTIME, name, earliest)
     if now < earliest:
         return Verdict(Consent.WINDOW, name, earliest)
-    wish = spec.checkpoint
-    if wish is not None and wish.required and not wish.request and last_checkpoint(gang, now) is None:
-        return Verdict(Consent.CHECKPOINT, name)
-    return Verdict(Consent.GIVEN, name, keep_ready=spec.keep_ready.min_ready_replicas if spec.keep_ready else 0)
+    wish, kept = spec.checkpoint, spec.keep_ready.min_ready_replicas if spec.keep_ready else 0
+    missing = wish is not None and wish.required and not wish.request and last_checkpoint(gang, now) is None
+    return Verdict(Consent.CHECKPOINT if missing else Consent.GIVEN, name, keep_ready=kept)

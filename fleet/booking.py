@@ -1,16 +1,16 @@
 """With whom a gang's loss stands: once, with one of its pods, whoever stops the others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from fleet.actions import EvictionAnswer
-from fleet.cards import finished, terminating
+from fleet.cards import terminating
 from fleet.objections import writes
 from fleet.objects import Pod
+from fleet.records import unharmed
 from fleet.resources import Outcome, Phase, Victim, WholeNodeClaim
 from fleet.statuses import entered_at
 from fleet.upkeep import Context
-from fleet.view import View
 
 
 def drained_victims(claim: WholeNodeClaim) -> tuple[Victim, ...]:
@@ -27,21 +27,16 @@ def accepted(context: Context, uid: str) -> bool:
     return answer is not None and answer.kind is EvictionAnswer.ACCEPTED
 
 
-def ended(view: View, uid: str) -> bool:
-    """Whether the pod has ended by itself: nobody stopped it, and nothing is lost with it."""
-    pod = view.pods.get(uid)
-    return pod is not None and finished(pod) and not terminating(pod)
-
-
-def booked(context: Context, claim: WholeNodeClaim, new: Iterable[Pod]) -> set[str]:
+def booked(context: Context, claim: WholeNodeClaim, new: Iterable[Pod], left_alone: Collection[str] = ()) -> set[str]:
     """Gangs of the new ones whose loss stands with another pod that was stopped, for whatever claim.
 
-    What was stopped before the pod began to run was another loss, unless it was for the same drain.
+    What was stopped before the pod began to run was another loss, unless it was for the same drain. `left_alone` are
+    UIDs of the claim's victims that nobody has stopped.
     """
     new = tuple(new)
-    uids = {pod.metadata.uid for pod in new}
-    here = {one.gang for one in drained_victims(claim) if one.uid not in uids and not ended(context.view, one.uid)}
-    return here | {gang for gang, uid in _hits(context, new) if uid not in uids and _stopped(context, uid)}
+    leave_out = {pod.metadata.uid for pod in new}.union(left_alone)
+    here = {one.gang for one in drained_victims(claim) if one.uid not in leave_out}
+    return here | {gang for gang, uid in _hits(context, new) if uid not in leave_out and _stopped(context, uid)}
 
 
 def undecided(context: Context, claim: WholeNodeClaim, new: Iterable[Pod]) -> str | None:
@@ -61,10 +56,10 @@ def _hits(context: Context, new: Iterable[Pod]) -> Iterator[tuple[str, str]]:
     statuses = {one.metadata.uid: one.status for one in view.claims.values()} | {
         one.claim.metadata.uid: one.status for one in writes(context)
     }
-    for status in statuses.values():
+    for claim_uid, status in statuses.items():
         for one in status.victims:
             known = one.gang in begun and one.evicted_at is not None and one.evicted_at >= begun[one.gang]
-            if known and not ended(view, one.uid):
+            if known and not unharmed(view, claim_uid, one):
                 yield one.gang, one.uid
     for record in view.records.values():
         spec, stopped = record.spec, record.status.outcome is Outcome.STOPPED

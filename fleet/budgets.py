@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from fleet.objects import DisruptionBudget, Pod
+from fleet.readiness import is_ready
 from fleet.selectors import labels_match
 
 
@@ -21,13 +22,26 @@ def matching(pod: Pod, budgets: Iterable[DisruptionBudget]) -> tuple[DisruptionB
 def forbidden(pods: Iterable[Pod], budgets: tuple[DisruptionBudget, ...]) -> str | None:
     """Which budget would let none of the pods it covers go, or why the Eviction API could not decide; None if neither.
 
-    A budget that lets some of them go is no obstacle: the others follow once replacements are ready.
+    A budget that lets some of them go is no obstacle: the others follow once replacements are ready. Pods that have not
+    begun to run are evicted whatever budgets say.
     """
     for pod in pods:
+        if pod.status.phase == "Pending":
+            continue
         found = matching(pod, budgets)
         if len(found) > 1:
             return f"two budgets cover pod {pod.key}, which the Eviction API refuses"
         for budget in found:
-            if budget.status.disruptions_allowed <= 0:
+            if budget.status.disruptions_allowed <= 0 and (is_ready(pod) or not _lets_unready_go(budget)):
                 return f"budget {budget.metadata.namespace}/{budget.metadata.name} allows no disruption now"
     return None
+
+
+def _lets_unready_go(budget: DisruptionBudget) -> bool:
+    """Whether a running pod that is not ready may go although no disruption is allowed: it counts as none.
+
+    By default (IfHealthyBudget) while the budget is met without it, see "Unhealthy Pod Eviction Policy" of Kubernetes.
+    """
+    if budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+        return True
+    return budget.status.current_healthy >= budget.status.desired_healthy > 0

@@ -7,6 +7,7 @@ write when a checkpoint was asked for, the pod's owner writes when the last one 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from fleet.cards import finished, terminating
 from fleet.errors import FleetError
@@ -15,7 +16,7 @@ from fleet.names import CHECKPOINT_REQUESTED
 from fleet.objects import Pod
 from fleet.reasons import Reason
 from fleet.resources import Checkpoint
-from fleet.times import format_duration, format_time, parse_duration, parse_time
+from fleet.times import clock, format_duration, parse_duration, parse_time
 from fleet.view import View
 
 _SHOWN = 3
@@ -36,15 +37,21 @@ class Saving:
 
     def __str__(self) -> str:
         named = ", ".join(self.waiting[:_SHOWN]) + (", ..." if len(self.waiting) > _SHOWN else "")
-        until = f", until {format_time(self.due)} at the latest" if self.due else ""
+        until = f", until {clock(self.due)} at the latest" if self.due else ""
         return f"{len(self.waiting)} gang(s) were asked for a checkpoint and get time for it{until}: {named}"
 
 
 def saving(
-    view: View, pods: Iterable[tuple[Pod, Checkpoint]], looked: Mapping[str, Pod], since: datetime, now: datetime
+    view: View,
+    pods: Iterable[tuple[Pod, Checkpoint]],
+    looked: Mapping[str, Pod],
+    since: datetime,
+    now: datetime,
+    saved: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Saving:
     """What the terms ask for before the pods are stopped. A request made before `since` is asked anew.
 
+    `saved`: checkpoints (by gang) that pods were stopped after, and told of, since then; nobody else may know of them.
     `looked` are pods as the last looks at the nodes have them, by UID: the caches may be behind. Every running member
     of a gang is asked, on whatever node, because the work of all of them is lost; the newest checkpoint of any counts.
     """
@@ -58,7 +65,8 @@ def saving(
     missing: dict[str, str] = {}
     for key in sorted(gangs):
         some = gangs[key]
-        one = _of_gang(_members(view, key, [pod for pod, _ in some]), [terms for _, terms in some], looked, since, now)
+        members, wishes = _members(view, key, [pod for pod, _ in some]), [terms for _, terms in some]
+        one = _of_gang(members, wishes, looked, since, now, saved.get(key))
         asks.extend(one.asks)
         if one.waits:
             waiting.append(key)
@@ -84,10 +92,16 @@ class _Gang:
 
 
 def _of_gang(
-    members: list[Pod], terms: list[Checkpoint], looked: Mapping[str, Pod], since: datetime, now: datetime
+    members: list[Pod],
+    terms: list[Checkpoint],
+    looked: Mapping[str, Pod],
+    since: datetime,
+    now: datetime,
+    known: datetime | None,
 ) -> _Gang:
     versions = [*members, *(looked[pod.metadata.uid] for pod in members if pod.metadata.uid in looked)]
-    saved, required = last_checkpoint(versions, now), any(one.required for one in terms)
+    moments = [one for one in (last_checkpoint(versions, now), known) if one is not None]
+    saved, required = max(moments, default=None), any(one.required for one in terms)
     if not any(one.request for one in terms):
         return _Gang(missing="it has made no checkpoint" if required and saved is None else "")
     # Owners may write whole seconds only; a checkpoint of the second in which it was asked for is fresh enough.

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fleet import choosing
 from fleet.candidates import Candidate, shortfalls
-from fleet.choosing import Fits, Option, Price, Terms
-from fleet.costs import GangLoss, priced
+from fleet.costs import GangLoss, each_lost, priced
 from fleet.domains import Domain
+from fleet.options import Fits, Option, Price, Terms
 from fleet.readiness import Shortfall
 from fleet.relocation import Homes
 from fleet.resources import DrainAgreement, Victim
@@ -74,18 +76,20 @@ class Together:
 
     def _emptied(self, domain: Domain, free: list[Candidate], occupied: list[Candidate], count: int) -> Chosen | None:
         by_name = {one.node.metadata.name: one for one in occupied}
-        losses = {gang.key: gang for one in occupied for gang in one.gangs}
+        prices: dict[str, Price] = {}
+        for one in occupied:
+            prices.update(self._prices(one))
 
         def nodes_of(options: Iterable[Option]) -> list[Candidate]:
             return [by_name[one.name] for one in options]
 
         terms = Terms(
-            {key: _price(gang) for key, gang in losses.items()},
+            prices,
             {press.budget: press.allowed for one in occupied for press in one.presses},
             self._fitting(occupied, nodes_of),
             lambda options: self._all_housed(nodes_of(options), free),
         )
-        found = choosing.best([_option(one, self.agreements) for one in occupied], count, terms)
+        found = choosing.best([_option(one) for one in occupied], count, terms)
         if found is None:
             return None
         emptied = sorted(nodes_of(found.options), key=lambda one: one.order)
@@ -108,7 +112,7 @@ class Together:
 
     def homeless(self, nodes: Sequence[Candidate], free: Sequence[Candidate] = ()) -> int:
         """How many of the victims would find no other place at once, once `free` nodes are taken too."""
-        names = [one.node.metadata.name for one in nodes if one.victims]
+        names = [one.node.metadata.name for one in nodes if one.occupants]
         return self.homes.homeless(names, [one.node.metadata.name for one in free])
 
     def _all_housed(self, nodes: Sequence[Candidate], free: Sequence[Candidate]) -> bool:
@@ -116,36 +120,54 @@ class Together:
             return False
         return (len(nodes) == 1 and not free) or not self.homeless(nodes, free)
 
+    def _prices(self, one: Candidate) -> Mapping[str, Price]:
+        """What the gangs on the node cost; the same for all claims of a pass."""
+        memo, key = self.view.memo, ("prices", one.node.metadata.name, self.spending.now)
+        if key not in memo:
+            memo[key] = {gang.key: _price(gang) for gang in one.gangs}
+        found: Mapping[str, Price] = memo[key]
+        return found
+
+    def _overdrafts(self, victims: Sequence[Victim], each: Sequence[float]) -> Mapping[str, Overdraft]:
+        """For whom there is too little budget, where stopping all of them loses so much with `each`."""
+        limited = [
+            msgspec.structs.replace(one, lost_gpu_seconds=lost)
+            for one, lost in zip(victims, each, strict=True)
+            if (one.namespace, one.agreement) in self.agreements
+        ]
+        return self.spending.overdrafts(limited, self.agreements)
+
     def _fitting(
         self, occupied: Sequence[Candidate], nodes_of: Callable[[Iterable[Option]], list[Candidate]]
     ) -> Fits | None:
         """What to ask of sets; None where nothing that nodes share is scarce."""
         keeps = any(kept for one in occupied for _, kept in one.keeps)
-        if not keeps and not self._spends(occupied) and self.ceiling is None:
+        if not keeps and not _spends(occupied) and self.ceiling is None:
             return None
         return lambda options: self.hindrance(nodes_of(options)) is None
-
-    def _spends(self, nodes: Sequence[Candidate]) -> bool:
-        limited = self.agreements
-        return bool(limited) and any((who.namespace, who.agreement) in limited for one in nodes for who in one.victims)
 
     def hindrance(self, nodes: Sequence[Candidate]) -> Hindrance | None:
         """Why the nodes may not be taken together; None if they may."""
         short = shortfalls(self.view, (keep for one in nodes for keep in one.keeps), self.vacated)
         if short:
             return Hindrance(short=tuple(short.values()))
-        spends = self._spends(nodes)
+        spends = _spends(nodes)
         if not spends and self.ceiling is None:
             return None
-        victims = self.victims(nodes)
-        over = self.spending.overdrafts(victims, self.agreements) if spends else {}
+        victims = [victim for one in nodes for victim in one.victims]
+        each = each_lost(victims, {gang.key: gang for one in nodes for gang in one.gangs})
+        over = self._overdrafts(victims, each) if spends else {}
         if over:
             return Hindrance(overdrafts=tuple(over.values()))
-        lost = sum(one.lost_gpu_seconds for one in victims)
+        lost = sum(each)
         if self.ceiling is not None and lost > self.ceiling:
             text = f"stopping others would throw away {lost:.0f} GPU-seconds, more than the {self.ceiling:.0f}"
             return Hindrance(ceiling=f"{text} that its own expected run allows")
         return None
+
+
+def _spends(nodes: Iterable[Candidate]) -> bool:
+    return any(one.budgeted for one in nodes)
 
 
 def _price(gang: GangLoss) -> Price:
@@ -153,17 +175,14 @@ def _price(gang: GangLoss) -> Price:
     return Price(round(second * gang.cards), round(second), gang.spare)
 
 
-def _option(one: Candidate, agreements: Mapping[tuple[str, str], DrainAgreement]) -> Option:
-    strain = sum(1 for _, kept in one.keeps if kept)
-    if agreements:
-        strain += sum((victim.namespace, victim.agreement) in agreements for victim in one.victims)
+def _option(one: Candidate) -> Option:
     return Option(
         one.node.metadata.name,
         round(one.idle * _UNITS),
         one.hits,
         one.top_priority,
-        tuple((press.budget, press.pods) for press in one.presses),
-        strain,
+        tuple([(press.budget, press.pods) for press in one.presses]),
+        one.budgeted + sum([1 for _, kept in one.keeps if kept]),
     )
 
 

@@ -1,6 +1,6 @@
 """What one claim may do about the pods in its way: the agreements' word on each, and jobs that are left alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -12,6 +12,9 @@ from fleet.resources import Outcome, WholeNodeClaim
 from fleet.spending import Spending
 from fleet.times import format_duration, parse_duration
 from fleet.view import View
+
+Look = tuple[str, tuple[tuple[str, str], ...], int | None]
+"""What selectors and ceilings see of a pod: namespace, labels, priority."""
 
 
 @dataclass(slots=True)
@@ -47,17 +50,23 @@ class Consents:
             _displacers(view, claim, now, cool_down),
         )
 
-    def of_pod(self, pod: Pod, kind: int) -> Verdict:
-        """What the agreements say about stopping the pod, and whether its job is to be left alone for a while.
+    def of_each(self, pods: Sequence[Pod], kinds: Sequence[int]) -> list[Verdict]:
+        """What the agreements say about stopping each pod, and whether its job is to be left alone for a while.
 
-        `kind` is its number (`kind_of`).
+        `kinds` are the pods' numbers (`kind_of`).
         """
-        verdict = self._known.get(kind)
-        if verdict is None:
-            verdict = self._known[kind] = self.agreed(pod)
-        if verdict.consent is not Consent.GIVEN or not self.cool_down or not (self.spending.stops or self.displacers):
-            return verdict
-        until = self._cools_until(pod)
+        known, verdicts = self._known, []
+        for pod, kind in zip(pods, kinds, strict=True):
+            verdict = known.get(kind)
+            if verdict is None:
+                verdict = known[kind] = self.agreed(pod)
+            verdicts.append(verdict)
+        if not self.cool_down or not (self.spending.stops or self.displacers):
+            return verdicts
+        return [self._unless_cooling(pod, verdict) for pod, verdict in zip(pods, verdicts, strict=True)]
+
+    def _unless_cooling(self, pod: Pod, verdict: Verdict) -> Verdict:
+        until = self._cools_until(pod) if verdict.consent is Consent.GIVEN else None
         return verdict if until is None else Verdict(Consent.COOL_DOWN, verdict.agreement, until)
 
     def agreed(self, pod: Pod) -> Verdict:
@@ -79,14 +88,16 @@ class Consents:
         return until
 
 
-def kind_of(view: View, pod: Pod, now: datetime) -> int:
-    """A number that pods share only if no agreement can tell them apart: by labels, priority, and what else it asks."""
-    namespace, labels = pod.metadata.namespace, pod.metadata.labels
-    by_start, by_checkpoint = _told_apart_by(view, namespace, now)
+def look_of(pod: Pod) -> Look:
+    labels = pod.metadata.labels
+    return pod.metadata.namespace, tuple(labels.items()) if labels else (), pod.spec.priority
+
+
+def kind_of(view: View, pod: Pod, look: Look, now: datetime) -> int:
+    """A number that pods share only if no agreement can tell them apart: by look, and what else it asks."""
+    by_start, by_checkpoint = _told_apart_by(view, look[0], now)
     key = (
-        namespace,
-        tuple(labels.items()) if labels else (),
-        pod.spec.priority,
+        look,
         pod.status.start_time if by_start else None,
         view.gang_key_of(pod) if by_checkpoint else None,
     )

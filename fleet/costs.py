@@ -1,18 +1,19 @@
 """What stopping running pods costs: gangs whole and once, elastic ones by the member, services their warm-up."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 
-from fleet.choosing import Hit
-from fleet.gangs import gang_ref
-from fleet.ledger import loss, serves, warm_up_seconds
+from fleet.gangs import Gang, known_ref
+from fleet.ledger import Work, serves, warm_up_seconds, work_of
 from fleet.objects import Pod
+from fleet.options import Hit
 from fleet.readiness import service_of
 from fleet.records import job_key
-from fleet.resources import Victim
+from fleet.requests import Request
+from fleet.resources import GangRef, Victim
 from fleet.view import View
 
 _FAIR_FOR = timedelta(days=7)
@@ -50,14 +51,31 @@ def gang_loss(view: View, pod: Pod, now: datetime) -> GangLoss:
 
 def _gang_loss(view: View, pod: Pod, key: str, now: datetime) -> GangLoss:
     gang = view.gangs.get(key)
-    bound = [one for one in (gang.pods if gang else (pod,)) if one.spec.node_name]
-    alone = gang is None or gang.ref.kind == "Pod"
-    warm_up = _warm_up(view, pod) if alone and serves(pod) else None
-    lost = loss(((one, view.classify(one).cards) for one in bound), now, warm_up)
-    minimum = gang.minimum if gang else 0
-    spare = max(0, len(bound) - minimum) if minimum else 0
+    asked = tuple([view.classify(one) for one in (gang.pods if gang else (pod,))])
+    stake = view.memory.recall(("at stake", key), _at_stake, gang, pod if gang is None else None, asked)
+    lost = stake.work.lost(now, _warm_up(view, pod) if stake.serves else None)
     weight = weights(view, now).get(pod.metadata.namespace, 1.0)
-    return GangLoss(key, len(bound), lost.cards, spare, lost.seconds, lost.saved_at, weight)
+    return GangLoss(key, stake.members, lost.cards, stake.spare, lost.seconds, lost.saved_at, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtStake:
+    """What a gang loses by, whatever the time. `serves`: it is a replica of a service."""
+
+    members: int
+    spare: int
+    work: Work
+    serves: bool
+
+
+def _at_stake(gang: Gang | None, alone: Pod | None, asked: tuple[Request, ...]) -> _AtStake:
+    pods = gang.pods if gang else (alone,) if alone else ()
+    bound = [(pod, request.cards) for pod, request in zip(pods, asked, strict=True) if pod.spec.node_name]
+    minimum = gang.minimum if gang else 0
+    work = work_of([pod for pod, _ in bound], [cards for _, cards in bound])
+    single = gang is None or gang.ref.kind == "Pod"
+    spare = max(0, len(bound) - minimum) if minimum else 0
+    return _AtStake(len(bound), spare, work, single and serves(pods[0]))
 
 
 def _warm_up(view: View, pod: Pod) -> float:
@@ -77,10 +95,13 @@ def victims_of(
     A gang's whole loss stands with the first of its pods, the others add nothing. Of a gang that goes on without
     them each pod has its own loss. `counted` are keys of gangs whose loss is booked already.
     """
-    bare = (_victim(view, pod, agreements.get(pod.metadata.uid, ""), now) for pod in pods)
-    victims = [(victim, loss) for victim, loss in bare]
-    losses = {one.key: one for _, one in victims}
-    return priced((victim for victim, _ in victims), losses, counted)
+    victims, losses = [], {}
+    for pod in pods:
+        victim, gang = bare(view, pod), gang_loss(view, pod, now)
+        losses[gang.key] = gang
+        agreement = agreements.get(victim.uid)
+        victims.append(msgspec.structs.replace(victim, agreement=agreement) if agreement else victim)
+    return priced(victims, losses, counted)
 
 
 def priced(
@@ -88,6 +109,17 @@ def priced(
 ) -> tuple[Victim, ...]:
     """The victims with what is lost if all of them are stopped together; `losses` by gang, as `victims_of` has it."""
     victims = tuple(victims)
+    replace = msgspec.structs.replace
+    return tuple(
+        [
+            replace(one, lost_gpu_seconds=lost, saved_at=losses[one.gang].saved_at)
+            for one, lost in zip(victims, each_lost(victims, losses, counted), strict=True)
+        ]
+    )
+
+
+def each_lost(victims: Sequence[Victim], losses: Mapping[str, GangLoss], counted: Collection[str] = ()) -> list[float]:
+    """What `priced` books with each of the victims."""
     together: dict[str, int] = {}
     for one in victims:
         together[one.gang] = together.get(one.gang, 0) + 1
@@ -98,8 +130,8 @@ def priced(
         if together[one.gang] > gang.spare:
             lost = 0.0 if one.gang in done else lost
             done.add(one.gang)
-        found.append(msgspec.structs.replace(one, lost_gpu_seconds=round(lost, 3)))
-    return tuple(found)
+        found.append(round(lost, 3))
+    return found
 
 
 def hits_of(victims: Iterable[Victim]) -> tuple[Hit, ...]:
@@ -121,31 +153,29 @@ def joint_loss(hits: Iterable[Hit], gangs: Iterable[GangLoss]) -> float:
     return sum(losses[key].weight * losses[key].lost(*stopped[key]) for key in sorted(stopped))
 
 
-def _victim(view: View, pod: Pod, agreement: str, now: datetime) -> tuple[Victim, GangLoss]:
+def bare(view: View, pod: Pod) -> Victim:
+    """The record of a pod without agreement, loss and checkpoint: what is true of it whatever the time."""
     # A pod that a look has found may not have reached the caches yet.
-    gang = gang_loss(view, pod, now)
-    victim = Victim(
+    ref, key = known_ref(pod, view.jobs, view.memory)
+    return view.memory.recall(("victim", pod.metadata.uid), _bare, pod, ref, key, view.classify(pod))
+
+
+def _bare(pod: Pod, ref: GangRef, gang: str, asked: Request) -> Victim:
+    return Victim(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name or "",
-        cards=view.classify(pod).cards,
+        cards=asked.cards,
         priority=pod.spec.priority or 0,
-        gang=gang.key,
-        agreement=agreement,
-        job=job_of(view, pod),
-        saved_at=gang.saved_at,
+        gang=gang,
+        job=job_key(pod, ref),
     )
-    return victim, gang
 
 
 def job_of(view: View, pod: Pod) -> str:
     """The job that budgets and cool-downs count the pod by."""
-    uid = pod.metadata.uid
-    known = view.memo.get(("job", uid))
-    if known is None:
-        known = view.memo["job", uid] = job_key(pod, gang_ref(pod, view.jobs))
-    return str(known)
+    return bare(view, pod).job
 
 
 def weights(view: View, now: datetime) -> Mapping[str, float]:

@@ -6,13 +6,13 @@ from fleet.actions import Hold, Look
 from fleet.endings import drained_by, told
 from fleet.limits import drain_limit
 from fleet.marks import holds
-from fleet.planning import unready
 from fleet.proofs import doubt
 from fleet.reasons import Reason
 from fleet.resources import ClaimStatus, Phase, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
 from fleet.stopping import Progress, stop_strangers
 from fleet.upkeep import Context
+from fleet.wants import unready
 
 
 def drain(context: Context, claim: WholeNodeClaim) -> None:

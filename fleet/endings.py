@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.candidates import grace
 from fleet.cards import terminating
 from fleet.forecasts import natural_end
-from fleet.limits import guest
+from fleet.limits import lodges
 from fleet.objects import Pod
+from fleet.occupants import grace
 from fleet.resources import Victim, WholeNodeClaim
 from fleet.upkeep import Context
 
@@ -36,13 +36,13 @@ def drained_by(
 ) -> datetime | None:
     """When the last of the card holders is expected to be gone; None if that is not known of one of them.
 
-    `victims` are those written down so far. Guests count for nothing: the drain does not wait longer for them.
+    `victims` are those written down so far. Lodgers count for nothing: the drain does not wait longer for them.
     A moment that has hardly moved is left as it stood: it is not worth a write.
     """
     stopped = {one.uid: one.evicted_at for one in victims}
     ends: list[datetime] = []
     for pod in left:
-        if not terminating(pod) and guest(context, claim, pod):
+        if not terminating(pod) and lodges(context, claim, pod):
             continue
         end = _end(context, claim, pod, stopped.get(pod.metadata.uid))
         if end is None or end <= context.now:

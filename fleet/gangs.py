@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from fleet.cards import created
+from fleet.memory import Memory
 from fleet.names import (
     COSCHEDULING_API,
     COSCHEDULING_GROUP,
@@ -139,6 +140,18 @@ def gang_ref(pod: Pod, jobs: Mapping[str, Job]) -> GangRef:
     return refs[0] if indexed or alone else refs[1]
 
 
+def known_ref(pod: Pod, jobs: Mapping[str, Job], memory: Memory) -> tuple[GangRef, str]:
+    """The gang of a pod (`gang_ref`) and its key."""
+    owner = pod.metadata.controller() if jobs else None
+    job = jobs.get(owner.uid) if owner else None
+    return memory.recall(("gang of", pod.metadata.uid), _ref_and_key, pod, job)
+
+
+def _ref_and_key(pod: Pod, job: Job | None) -> tuple[GangRef, str]:
+    ref = gang_ref(pod, {job.metadata.uid: job} if job else {})
+    return ref, gang_key(pod.metadata.namespace, ref)
+
+
 def jobs_of(ref: GangRef, jobs: Mapping[str, Job]) -> tuple[Job, ...]:
     """The Jobs that make the gang's pods, as far as they are known; none for gangs of another kind."""
     if ref.kind == "Job":
@@ -250,36 +263,45 @@ def gangs(
     succeeded: Iterable[Pod] = (),
     groups: Iterable[PodGroup | CoschedulingGroup] = (),
     cardless: Iterable[Pod] = (),
+    memory: Memory | None = None,
 ) -> dict[str, Gang]:
     """All gangs of the given live pods by key; members oldest first, then by name. `succeeded` are ended members.
 
     `cardless` are live pods that make no gang of their own here, but are members of one that has others: a launcher
     without cards beside workers that have some.
     """
+    memory = memory or Memory()
     members: dict[str, tuple[str, GangRef, list[Pod]]] = {}
     for pod in pods:
-        ref = gang_ref(pod, jobs)
-        namespace = pod.metadata.namespace
-        members.setdefault(gang_key(namespace, ref), (namespace, ref, []))[2].append(pod)
+        ref, key = known_ref(pod, jobs, memory)
+        if key in members:
+            members[key][2].append(pod)
+        else:
+            members[key] = pod.metadata.namespace, ref, [pod]
     shared = {namespace for namespace, ref, _ in members.values() if ref.kind != "Pod"}
     for pod in cardless:
         if pod.metadata.namespace in shared:
-            key = gang_key(pod.metadata.namespace, gang_ref(pod, jobs))
+            _, key = known_ref(pod, jobs, memory)
             if key in members:
                 members[key][2].append(pod)
-    ended = Counter(
-        (gang_key(pod.metadata.namespace, ref), _owner_uid(pod))
-        for pod in succeeded
-        if pod.metadata.namespace in shared and (ref := gang_ref(pod, jobs)).kind in {"Gang", "PodGroup"}
-    )
+    done = [pod for pod in succeeded if pod.metadata.namespace in shared]
+    refs = ((pod, *known_ref(pod, jobs, memory)) for pod in done)
+    ended = Counter((key, _owner_uid(pod)) for pod, ref, key in refs if ref.kind in {"Gang", "PodGroup"})
     sets = _by_owner(jobs) if any(ref.kind == "JobSet" for _, ref, _ in members.values()) else {}
     sizes = _Sizes(jobs, sets, dict(map(_minimum, groups)), ended)
     found: dict[str, Gang] = {}
     for key, (namespace, ref, some) in members.items():
+        if ref.kind == "Pod":
+            found[key] = memory.recall(("gang", key), _alone, some[0], ref)
+            continue
         some.sort(key=lambda pod: (created(pod), pod.metadata.name, pod.metadata.uid))
         size, unsized = sizes.of(key, ref, some)
         found[key] = Gang(namespace, ref, size, tuple(some), unsized, _goes_on_with(ref, size, unsized, some))
     return found
+
+
+def _alone(pod: Pod, ref: GangRef) -> Gang:
+    return Gang(pod.metadata.namespace, ref, 1, (pod,), "", _goes_on_with(ref, 1, "", [pod]))
 
 
 def _goes_on_with(ref: GangRef, size: int, unsized: str, pods: list[Pod]) -> int:

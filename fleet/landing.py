@@ -6,7 +6,6 @@ from fleet.actions import Look, Open, Poke, Steer
 from fleet.cards import scheduled, waiting
 from fleet.marks import labelled_for, steered
 from fleet.objects import Pod
-from fleet.planning import unready
 from fleet.reasons import Reason
 from fleet.resources import Avoided, Phase, WholeNodeClaim
 from fleet.starts import NOT_AGAIN, refused_start
@@ -14,6 +13,7 @@ from fleet.statuses import enter, entered_at, give_back
 from fleet.stopping import stop_strangers
 from fleet.upkeep import Context
 from fleet.wakes import poked_at
+from fleet.wants import unready
 
 
 def open_nodes(context: Context, claim: WholeNodeClaim) -> None:

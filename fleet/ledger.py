@@ -1,6 +1,6 @@
 """Lost GPU-seconds: what stopping a gang throws away."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,23 +28,38 @@ class Loss:
         return self.cards * self.seconds
 
 
-def loss(members: Iterable[tuple[Pod, int]], now: datetime, warm_up_seconds: float | None = None) -> Loss:
-    """What is lost when the gang is stopped at `now`; members are (pod, cards).
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a gang has done so far, whatever the time: when it began, and the checkpoints that its members report."""
 
-    Cards of the whole gang x (time since its last checkpoint, else its start, plus the restart cost). A gang has
-    one state, so the newest checkpoint any member reports counts. A checkpoint that cannot be read, lies in the
-    future or before the start does not. A service has no work to lose, only the restart that it declares, else
-    its `warm_up_seconds` as they were measured (None: no service).
-    """
-    members = tuple(members)
-    pods = [pod for pod, _ in members]
-    cards = sum(count for _, count in members)
-    restart = max(map(_restart_seconds, pods), default=0.0)
-    if warm_up_seconds is not None:
-        return Loss(cards, restart or warm_up_seconds)
-    saved_at = last_checkpoint(pods, now)
-    since = saved_at or min((pod.status.start_time for pod in pods if pod.status.start_time), default=now)
-    return Loss(cards, max(0.0, (now - since).total_seconds()) + restart, saved_at)
+    began: datetime | None
+    told: tuple[datetime, ...]
+    cards: int = 0
+    restart_seconds: float = 0.0
+
+    def lost(self, now: datetime, warm_up_seconds: float | None = None) -> Loss:
+        """What is lost when the gang is stopped at `now`.
+
+        Cards of the whole gang x (time since its last checkpoint, else its start, plus the restart cost). A gang has
+        one state, so the newest checkpoint any member reports counts. A service has no work to lose, only the restart
+        that it declares, else its `warm_up_seconds` as they were measured (None: no service).
+        """
+        if warm_up_seconds is not None:
+            return Loss(self.cards, self.restart_seconds or warm_up_seconds)
+        saved_at = self.saved_at(now)
+        since = saved_at or self.began or now
+        return Loss(self.cards, max(0.0, (now - since).total_seconds()) + self.restart_seconds, saved_at)
+
+    def saved_at(self, now: datetime) -> datetime | None:
+        """The newest checkpoint that can be believed: one in the future or before the start does not count."""
+        if self.began is None or not self.told:
+            return None
+        return max((one for one in self.told if self.began < one <= now), default=None)
+
+
+def work_of(pods: Sequence[Pod], cards: Iterable[int]) -> Work:
+    """The work of a gang whose members are `pods`; `cards` are those of each."""
+    return Work(_began(pods), _told(pods), sum(cards), max(map(_restart_seconds, pods), default=0.0))
 
 
 def last_checkpoint(members: Iterable[Pod], now: datetime) -> datetime | None:
@@ -52,10 +67,16 @@ def last_checkpoint(members: Iterable[Pod], now: datetime) -> datetime | None:
 
     One that cannot be read, lies in the future or is not after the gang's start does not count.
     """
-    members = tuple(members)
-    told = [one for pod in members if (one := _checkpoint(pod)) is not None]
-    began = min((pod.status.start_time for pod in members if pod.status.start_time), default=None) if told else None
-    return max((one for one in told if began is not None and began < one <= now), default=None)
+    pods = tuple(members)
+    return Work(_began(pods), _told(pods)).saved_at(now)
+
+
+def _began(pods: Iterable[Pod]) -> datetime | None:
+    return min((pod.status.start_time for pod in pods if pod.status.start_time), default=None)
+
+
+def _told(pods: Iterable[Pod]) -> tuple[datetime, ...]:
+    return tuple([one for pod in pods if (one := _checkpoint(pod)) is not None])
 
 
 def serves(pod: Pod) -> bool:

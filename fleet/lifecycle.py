@@ -27,7 +27,7 @@ from fleet.marks import ENDED, HOLDING, strays
 from fleet.names import CLAIM_KEY
 from fleet.naming import claim_name, claim_spec
 from fleet.objects import Job
-from fleet.planning import Choice, choose, wants_claim
+from fleet.planning import Choice, choose
 from fleet.reasons import Reason
 from fleet.records import resolutions, unspared
 from fleet.requests import RequestClass
@@ -37,6 +37,7 @@ from fleet.statuses import enter, entered_at, give_back
 from fleet.times import format_duration, parse_duration
 from fleet.upkeep import Context, member, upkeep
 from fleet.view import View, age_key
+from fleet.wants import wants_claim
 
 _ACTIVE = HOLDING | {Phase.PLANNED}
 _WAITING = frozenset({Phase.PENDING, Phase.BLOCKED})

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from fleet.actions import Timing
-from fleet.candidates import consent
 from fleet.cards import terminating
 from fleet.checkpoints import longest_timeout
+from fleet.consents import consent
 from fleet.lodgers import may_finish
 from fleet.objects import Pod
 from fleet.planning import Choice
@@ -47,8 +47,8 @@ def _checkpoint_wait(context: Context, claim: WholeNodeClaim) -> timedelta:
     return longest_timeout(wish for name in names if (wish := terms.get(name)) is not None)
 
 
-def guest(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
-    """Whether the pod came to the node while it was drained, to be gone before: it is left alone to keep its word."""
+def lodges(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
+    """Whether the pod is a lodger: it came while the node was drained, to be gone before, and keeps its word."""
     since = next((one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name), None)
     started = pod.status.start_time or context.now
     if since is None or started < since or claim.status.phase is Phase.LANDING:

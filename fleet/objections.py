@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from fleet.actions import WriteStatus
 from fleet.agreements import Consent, Verdict
-from fleet.candidates import grace, shortfalls, unevictable
+from fleet.candidates import shortfalls
 from fleet.objects import Pod
-from fleet.planning import may_stop
+from fleet.occupants import grace, unevictable
 from fleet.reasons import Reason
 from fleet.resources import Drain, DrainAgreement, Victim, WholeNodeClaim
 from fleet.spending import Overdraft, Spending
 from fleet.upkeep import Context
+from fleet.wants import may_stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def overdrawn(context: Context, claim: WholeNodeClaim, victims: Iterable[Victim]
     for action in writes(context):
         if action.claim.metadata.uid != claim.metadata.uid:
             spent = spent.including(action.status.victims, action.claim.metadata.uid)
-    return spent.overdrafts(wanted.values(), agreements)
+    return spent.overdrafts(wanted.values(), agreements, claim.metadata.uid)
 
 
 def _with_budget(context: Context) -> Mapping[tuple[str, str], DrainAgreement]:

@@ -249,10 +249,13 @@ class CoschedulingGroup(_Object, frozen=True):
 
 class BudgetSpec(_Object, frozen=True):
     selector: LabelSelector | None = None
+    unhealthy_pod_eviction_policy: str | None = None
 
 
 class BudgetStatus(_Object, frozen=True):
     disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
 
 
 class DisruptionBudget(_Object, frozen=True):

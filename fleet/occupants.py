@@ -1,17 +1,20 @@
 """Who holds cards of a node, and what follows from that for everybody: worked out once a pass, shared by all claims."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
+
+import msgspec
 
 from fleet.budgets import forbidden, matching
 from fleet.cards import terminating
-from fleet.choosing import Hit
-from fleet.consents import kind_of
-from fleet.costs import GangLoss, gang_loss, hits_of, joint_loss, victims_of
+from fleet.consents import Look, kind_of, look_of
+from fleet.costs import GangLoss, bare, each_lost, gang_loss, hits_of, joint_loss, priced
 from fleet.forecasts import natural_end
 from fleet.names import MIRROR_POD
 from fleet.objects import DisruptionBudget, Pod
+from fleet.options import Hit
 from fleet.resources import Victim
 from fleet.view import View
 
@@ -28,31 +31,56 @@ class Press:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupants:
-    """The card holders of one node. `running` are those that nobody has deleted, `staying` are pods without cards.
+class Tenants:
+    """The pods on one node and what is true of them whatever the time.
 
-    `victims` are all that run, `kinds` tell those apart that agreements can tell apart, `priority` is the highest;
-    `gangs` and `hits` are what stopping them loses, `lost` GPU-seconds in all and `loss` as it is compared; `presses`
-    are the budgets it presses on; `forbidden`: a budget, or two on one pod, lets none go. `booked`: HAMi has chosen the
-    node for a pod that is not bound yet.
+    Of the `holders` of cards nobody has deleted the `running` ones; `bare` are those as victims without a loss, `hits`
+    what of their gangs they are, `priority` their highest, `grace` their longest. `staying` are pods without cards.
+    `booked`: HAMi has chosen the node for a pod that is not bound yet.
     """
 
     holders: tuple[Pod, ...]
     running: tuple[Pod, ...]
     staying: tuple[Pod, ...]
+    bare: tuple[Victim, ...]
+    hits: tuple[Hit, ...]
+    looks: tuple[Look, ...]
+    priority: int
+    grace: timedelta
     booked: bool
     unevictable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Occupants:
+    """The pods on one node, and what stopping those that run would mean now.
+
+    `forbidden`: a disruption budget, or two on one pod, lets none go; `presses` are the budgets it presses on, `excess`
+    the pods beyond them. `kinds` tell pods apart that agreements can tell apart. `gangs` are what is lost with each
+    gang, `lost` GPU-seconds in all and `loss` as it is compared. `free_at`: when all are expected to have ended;
+    if that is not known, `late_at` says it with ends that are overdue but still believed in.
+    """
+
+    tenants: Tenants
     forbidden: bool
-    grace: timedelta
-    free_at: datetime | None
-    victims: tuple[Victim, ...]
-    kinds: tuple[int, ...]
-    lost: float
-    priority: int
-    gangs: tuple[GangLoss, ...]
-    hits: tuple[Hit, ...]
-    loss: float
     presses: tuple[Press, ...]
+    excess: int
+    kinds: tuple[int, ...]
+    gangs: tuple[GangLoss, ...]
+    lost: float
+    loss: float
+    free_at: datetime | None
+    late_at: datetime | None
+    _priced: dict[tuple[str, ...], tuple[Victim, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    def victims(self, agreements: tuple[str, ...]) -> tuple[Victim, ...]:
+        """All that run as they would be stopped; `agreements` has a name for each of them, empty for none."""
+        found = self._priced.get(agreements)
+        if found is None:
+            pairs = zip(self.tenants.bare, agreements, strict=True)
+            named = [msgspec.structs.replace(one, agreement=by) if by else one for one, by in pairs]
+            found = self._priced[agreements] = priced(named, {one.key: one for one in self.gangs})
+        return found
 
 
 def occupants(view: View, node_name: str, now: datetime) -> Occupants:
@@ -64,29 +92,45 @@ def occupants(view: View, node_name: str, now: datetime) -> Occupants:
 
 
 def _occupants(view: View, node_name: str, now: datetime) -> Occupants:
-    there, asked = view.pods_by_node.get(node_name, ()), view.requests
-    holders = tuple(pod for pod in there if pod.metadata.uid in asked)
-    running = tuple(pod for pod in holders if not terminating(pod))
-    gangs = tuple({(one := gang_loss(view, pod, now)).key: one for pod in running}.values())
-    victims = victims_of(view, running, {}, now)
-    hits = hits_of(victims)
+    there = view.pods_by_node.get(node_name, ())
+    holders = tuple([pod for pod in there if pod.metadata.uid in view.requests])
+    victims = tuple([bare(view, pod) for pod in holders])
+    tenants = view.memory.recall(("tenants", node_name), _tenants, there, holders, victims)
+    running = tenants.running
+    losses = {one.key: one for one in [gang_loss(view, pod, now) for pod in running]}
+    gangs = tuple(losses.values())
+    covering = [_covering(view, pod, look) for pod, look in zip(running, tenants.looks, strict=True)]
+    presses = _presses(covering)
+    free_at = natural_end(view, holders, now)
     return Occupants(
+        tenants,
+        any(some and forbidden((pod,), some) is not None for pod, some in zip(running, covering, strict=True)),
+        presses,
+        sum(max(0, one.pods - one.allowed) for one in presses),
+        tuple([kind_of(view, pod, look, now) for pod, look in zip(running, tenants.looks, strict=True)]),
+        gangs,
+        sum(each_lost(tenants.bare, losses)),
+        joint_loss(tenants.hits, gangs),
+        free_at,
+        natural_end(view, holders, now, late=True) if free_at is None else None,
+    )
+
+
+def _tenants(there: tuple[Pod, ...], holders: tuple[Pod, ...], victims: tuple[Victim, ...]) -> Tenants:
+    running = tuple(pod for pod in holders if not terminating(pod))
+    stopped = tuple(one for one, pod in zip(victims, holders, strict=True) if not terminating(pod))
+    asked = {pod.metadata.uid for pod in holders}
+    return Tenants(
         holders,
         running,
         tuple(pod for pod in there if pod.metadata.uid not in asked),
+        stopped,
+        hits_of(stopped),
+        tuple(map(look_of, running)),
+        max((one.priority for one in stopped), default=0),
+        max((grace(pod) for pod in running), default=timedelta(0)),
         any(pod.spec.node_name is None for pod in holders),
         any(unevictable(pod) for pod in running),
-        any(forbidden((pod,), _budgets(view).get(pod.metadata.namespace, ())) is not None for pod in running),
-        max((grace(pod) for pod in running), default=timedelta(0)),
-        natural_end(view, holders, now),
-        victims,
-        tuple(kind_of(view, pod, now) for pod in running),
-        sum(one.lost_gpu_seconds for one in victims),
-        max((one.priority for one in victims), default=0),
-        gangs,
-        hits,
-        joint_loss(hits, gangs),
-        _presses(view, running),
     )
 
 
@@ -104,6 +148,18 @@ def unevictable(pod: Pod) -> bool:
     )
 
 
+def _covering(view: View, pod: Pod, look: Look) -> tuple[DisruptionBudget, ...]:
+    """The disruption budgets that cover the pod: the same ones for all that look alike."""
+    budgets = _budgets(view).get(pod.metadata.namespace)
+    if budgets is None:
+        return ()
+    known: dict[Look, tuple[DisruptionBudget, ...]] = view.memo.setdefault("covering", {})
+    found = known.get(look)
+    if found is None:
+        found = known[look] = matching(pod, budgets)
+    return found
+
+
 def _budgets(view: View) -> Mapping[str, tuple[DisruptionBudget, ...]]:
     known: dict[str, tuple[DisruptionBudget, ...]] | None = view.memo.get("budgets")
     if known is None:
@@ -113,11 +169,10 @@ def _budgets(view: View) -> Mapping[str, tuple[DisruptionBudget, ...]]:
     return known
 
 
-def _presses(view: View, running: tuple[Pod, ...]) -> tuple[Press, ...]:
+def _presses(covering: Iterable[tuple[DisruptionBudget, ...]]) -> tuple[Press, ...]:
     found: dict[str, Press] = {}
-    for pod in running:
-        for one in matching(pod, _budgets(view).get(pod.metadata.namespace, ())):
-            name = f"{one.metadata.namespace}/{one.metadata.name}"
-            before = found[name].pods if name in found else 0
-            found[name] = Press(name, one.status.disruptions_allowed, before + 1)
+    for one in chain.from_iterable(covering):
+        name = f"{one.metadata.namespace}/{one.metadata.name}"
+        before = found[name].pods if name in found else 0
+        found[name] = Press(name, one.status.disruptions_allowed, before + 1)
     return tuple(found.values())

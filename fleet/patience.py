@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 
 from fleet.forecasts import Event
 from fleet.resources import Course, Weighing
-from fleet.times import format_time
+from fleet.spending import rough
+from fleet.times import clock
 
 _WORTH_A_CHANGE = 0.9
 """A wait that was decided is broken off for a course that costs less than this share of it, not for less gain."""
@@ -130,7 +131,7 @@ def _missed(moment: datetime, limits: Limits) -> float:
 
 
 def _why_wait(wait: _Wait, evict: float, now: datetime) -> str:
-    when = f"{_in(wait.event.at - now)} ({format_time(wait.event.at)})"
+    when = f"{_in(wait.event.at - now)} ({clock(wait.event.at)})"
     if wait.left is None:
         spared = "all pods there are expected to have ended by themselves"
         return f"{when} {spared}; stopping them now would throw away {rough(evict)} GPU-s"
@@ -152,11 +153,6 @@ def _why_now(evict: float, end_at: datetime | None, limits: Limits, break_even: 
 
 def _named(names: Sequence[str]) -> str:
     return f"{names[0]} saves" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more save"
-
-
-def rough(gpu_seconds: float) -> str:
-    """A figure with two digits that count: texts that changed with every second would be written every second."""
-    return f"about {float(f'{gpu_seconds:.2g}'):.0f}"
 
 
 def _in(span: timedelta) -> str:

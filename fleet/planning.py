@@ -1,33 +1,26 @@
 """Which nodes a waiting claim takes, or why it takes none and how that ends."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from fleet.backfill import Ahead, end_if_taken, expected_run
-from fleet.candidates import Candidate, Rules, being_vacated, candidates, serving_pools, with_budget
-from fleet.cards import gated_by, waiting
+from fleet.candidates import Candidate, being_vacated, with_budget
 from fleet.combining import Chosen, Together
 from fleet.domains import Domain, grouped, joint_cost
-from fleet.errors import FleetError
 from fleet.fitness import Obstacle
-from fleet.forecasts import natural_end
-from fleet.gangs import Gang
-from fleet.names import CLAIM_KEY
+from fleet.judging import Rules, candidates, serving_pools
 from fleet.objects import Pod
 from fleet.outlook import Outlook, hopeful, natural_start, outlook
+from fleet.plans import plan_of
 from fleet.reasons import Reason
 from fleet.relocation import Homes
-from fleet.requests import RequestClass
-from fleet.resources import ClaimPlan, Course, GPUPool, Policy, Refusal, RunnerUp, Weighing, WholeNodeClaim
+from fleet.resources import ClaimPlan, Course, Policy, Weighing, WholeNodeClaim
 from fleet.stakes import Elsewhere, Weighed, weigh_set
-from fleet.times import format_duration, format_time, parse_duration
+from fleet.times import clock
 from fleet.view import View
 from fleet.waits import behind_older, can_never_fit, fragmented, waits_until, why
-
-_SHOWN_RUNNERS_UP = 5
-_SHOWN_VICTIMS = 200
+from fleet.wants import may_stop, member_too_large, mixed_sizes, nodes_wanted, unready, wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +66,13 @@ def choose(
     missing = unready(claim, gang)
     if missing is not None:
         return Choice((), (), *missing)
-    hopeless = _member_too_large(view, gang)
+    hopeless = member_too_large(view, gang)
     if hopeless is not None:
         return Choice((), (), Reason.NO_POOL, hopeless)
-    mixed = _mixed_sizes(view, gang)
+    mixed = mixed_sizes(view, gang)
     if mixed is not None:
         return Choice((), (), Reason.NO_POOL, mixed)
-    resource, cards = _wish(view, claim, gang)
+    resource, cards = wish(view, claim, gang)
     pools = serving_pools(view, claim, resource, cards)
     if not pools:
         where = f"pool {claim.spec.pool}" if claim.spec.pool else "a pool that accepts WholeNode"
@@ -99,7 +92,7 @@ def choose(
     never = can_never_fit(domains, count, where)
     if never is not None:
         only = _only(every, domains)
-        plan = None if never[0] is Reason.TOO_FEW_NODES else _plan(only, ())
+        plan = None if never[0] is Reason.TOO_FEW_NODES else plan_of(only, ())
         return Choice((), (), *never, plan, every=only)
     together = Together(
         view,
@@ -146,13 +139,11 @@ class _Search:
         out = outlook(domains, self.count, self.now, None)
         return Elsewhere(out.wanted, out.start_at) if out.start_at is not None else None
 
-    def _if_late(self, one: Candidate) -> Candidate:
+    @staticmethod
+    def _if_late(one: Candidate) -> Candidate:
         """The node with its natural end, if that may still come although it is overdue by a little."""
-        if one.free_at is not None or not one.occupied or one not in hopeful((one,)):
-            return one
-        view = self.together.view
-        end = natural_end(view, view.gpu_pods_on(one.node.metadata.name), self.now, late=True)
-        return replace(one, free_at=end) if end is not None else one
+        late = one.occupants.late_at if one.occupants else None
+        return one if late is None or not (one.refused is None or one.soft) else replace(one, free_at=late)
 
     def best(self, domains: Iterable[Domain], *, stopping: bool) -> Chosen | None:
         """Of all domains, the nodes that do least harm together."""
@@ -198,7 +189,7 @@ def _choose(search: _Search) -> Choice:
     only = _only(search.every, domains)
     planned = _as_planned(search, out.wanted)
     weighed = search.weigh(planned) if len(out.wanted) == count else None
-    plan = _plan(only, next_best, planned, expected, weighed.weighing if weighed else None)
+    plan = plan_of(only, next_best, planned, expected, weighed.weighing if weighed else None)
     reason, message, wake_at = _why(search, out, allowed=allowed, not_allowed=(why_not, why_not_text))
     moments = [moment for moment in (wake_at, patient_until) if moment is not None]
     text, wake_at = waits_until(message, expected), min(moments, default=None)
@@ -230,7 +221,7 @@ def _taken_or_awaited(search: _Search, chosen: Chosen) -> Choice:
     next_best = [one for one in hopeful(search.every) if one.node.metadata.name not in names]
     start_at = expected if weighing.cost == weighing.wait_cost else None
     wake_at = min((one for one in (weighing.wait_until, weighing.break_even_at) if one is not None), default=None)
-    plan = _plan(only, next_best, chosen, expected, weighing)
+    plan = plan_of(only, next_best, chosen, expected, weighing)
     return Choice((), names, weighed.reason, text, plan, wake_at, start_at, only)
 
 
@@ -248,7 +239,7 @@ def _taken(
         text += f", all in {search.claim.spec.topology_key} {taken[0].domain}"
     known = [one.kept_until for one in taken if one.kept and one.kept_until]
     if known:
-        text += f"; ahead of an older claim that cannot start before {format_time(min(known))}"
+        text += f"; ahead of an older claim that cannot start before {clock(min(known))}"
     others = [
         one
         for domain in search.domains
@@ -258,7 +249,7 @@ def _taken(
     ]
     next_best = [one for one in others if one.node.metadata.name not in names]
     only = _only(search.every, search.domains)
-    plan = _plan(only, next_best, chosen, weighing=weighing)
+    plan = plan_of(only, next_best, chosen, weighing=weighing)
     return Choice(taken, names, Reason.PLANNED, text, plan, every=only, stop_nobody_until=stop_nobody_until)
 
 
@@ -289,7 +280,7 @@ def _why(
     else:
         reason, text = why(_only(search.every, search.domains), search.count, None, search.where)
     if later is not None:
-        text += f"; the next agreement applies from {format_time(later)}"
+        text += f"; the next agreement applies from {clock(later)}"
     return reason, text, later
 
 
@@ -321,120 +312,3 @@ def _domains_of(view: View, topology_key: str | None, takers: tuple[Pod, ...]) -
         return ()
     nodes = [view.nodes.get(pod.spec.node_name) for pod in takers if pod.spec.node_name]
     return tuple(sorted({node.metadata.label(topology_key) or "" for node in nodes if node is not None}))
-
-
-def nodes_wanted(claim: WholeNodeClaim, takers: tuple[Pod, ...]) -> int:
-    """One node for each member that takes one and waits: those that are bound have theirs."""
-    return sum(waiting(pod) for pod in takers) or claim.spec.nodes
-
-
-def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
-    """Why the gang could not start whole, even on empty nodes; None if all of it is there and free of other gates."""
-    if claim.spec.policy is Policy.PREVIEW and gang is None:
-        return None
-    present = len(gang.pods) if gang else 0
-    size = gang.size if gang else claim.spec.nodes
-    if gang is not None and gang.unsized:
-        return Reason.GANG_INCOMPLETE, f"{present} pod(s) of the gang exist, of how many is not known: {gang.unsized}"
-    if gang is None or present < size:
-        return Reason.GANG_INCOMPLETE, f"{present} of {size} pods of the gang exist; it starts whole or not at all"
-    foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - {CLAIM_KEY})
-    if foreign:
-        return Reason.FOREIGN_GATE, f"another scheduling gate is still closed: {', '.join(foreign)}"
-    own = (None, claim.metadata.uid)
-    pinned = sorted(pod.metadata.name for pod in gang.pods if waiting(pod) and _pin(pod) not in own)
-    if pinned:
-        text = f"pod {pinned[0]} selects the nodes of a claim that is gone, for good: delete the pod, create it anew"
-        return Reason.PINNED, text
-    return None
-
-
-def _member_too_large(view: View, gang: Gang | None) -> str | None:
-    """A gang with a member that no node of any pool could have can never start whole."""
-    for pod in gang.pods if gang else ():
-        request = view.requests.get(pod.metadata.uid)
-        if request is not None and request.request_class is RequestClass.IMPOSSIBLE and waiting(pod):
-            return f"pod {pod.metadata.name} needs {request.cards} {request.resource}; no node of any pool has so many"
-    return None
-
-
-def _pin(pod: Pod) -> str | None:
-    return (pod.spec.node_selector or {}).get(CLAIM_KEY)
-
-
-def _mixed_sizes(view: View, gang: Gang | None) -> str | None:
-    """Why no nodes are chosen for members that take whole nodes of several kinds."""
-    sizes = sorted(
-        {(one.cards, one.resource) for pod in view.takers(gang) if (one := view.requests.get(pod.metadata.uid))}
-    )
-    if len(sizes) < 2:  # noqa: PLR2004
-        return None
-    named = ", ".join(f"{cards} {resource}" for cards, resource in sizes)
-    return f"its members take whole nodes of different kinds ({named}): give those of each kind a gang of their own"
-
-
-def _wish(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[str, int]:
-    """What one member asks for. A made-up gang (Preview) asks for the nodes of its pool, or of the first that fits."""
-    for pod in view.takers(gang) or (gang.pods if gang else ()):
-        request = view.requests.get(pod.metadata.uid)
-        if request is not None:
-            return request.resource, request.cards
-    named = [pool for pool in _by_name(view.pools) if claim.spec.pool in (None, pool.metadata.name)]
-    return (named[0].spec.resource_name, named[0].spec.cards_per_node) if named else ("GPU", 1)
-
-
-def _by_name(pools: Iterable[GPUPool]) -> list[GPUPool]:
-    whole = [pool for pool in pools if pool.spec.accepts == "WholeNode"]
-    return sorted(whole, key=lambda pool: pool.metadata.name)
-
-
-def may_stop(claim: WholeNodeClaim, now: datetime) -> tuple[bool, Reason, str, datetime | None]:
-    """Whether the claim itself lets anybody be stopped now; if not, why, and from when if only time is missing."""
-    if claim.spec.policy is Policy.WAIT:
-        text = "policy is Wait: nobody is stopped; set wholenode.io/policy: WaitThenEvict to use agreements"
-        return False, Reason.POLICY_WAIT, text, None
-    since = claim.metadata.creation_timestamp or now
-    try:
-        until = since + parse_duration(claim.spec.patience)
-    except FleetError as error:
-        return False, Reason.PATIENCE, f"spec.patience: {error}", None
-    if now < until and claim.spec.policy is not Policy.PREVIEW:
-        return False, Reason.PATIENCE, f"waits {format_duration(until - since)} for natural ends first", until
-    return True, Reason.PLANNED, "", None
-
-
-def _plan(
-    every: tuple[Candidate, ...],
-    next_best: Sequence[Candidate],
-    chosen: Chosen | None = None,
-    expected: datetime | None = None,
-    weighing: Weighing | None = None,
-) -> ClaimPlan:
-    chosen = chosen or Chosen(())
-    examples: dict[str, str] = {}
-    for one in sorted(every, key=lambda one: one.node.metadata.name):
-        if one.refused:
-            examples.setdefault(one.refused, one.node.metadata.name)
-    counted = Counter(one.refused for one in every if one.refused)
-    return ClaimPlan(
-        nodes=tuple(one.node.metadata.name for one in chosen.nodes),
-        victims=chosen.victims[:_SHOWN_VICTIMS],
-        victim_count=len(chosen.victims),
-        lost_gpu_seconds=round(chosen.lost_gpu_seconds, 3),
-        runners_up=tuple(
-            RunnerUp(one.node.metadata.name, len(one.victims), round(one.lost_gpu_seconds, 3), round(one.cost, 3))
-            for one in next_best[:_SHOWN_RUNNERS_UP]
-        ),
-        refused=tuple(Refusal(reason, counted[reason], examples[reason]) for reason in sorted(examples)),
-        consent_missing=tuple(sorted({namespace for one in every for namespace in one.consent_missing})),
-        expected_free_at=expected,
-        cost=round(chosen.cost, 3),
-        optimal=chosen.optimal,
-        homeless=chosen.homeless,
-        weighing=weighing,
-    )
-
-
-def wants_claim(view: View, gang: Gang) -> bool:
-    """Whether a gang needs whole nodes and has a member that still waits for one."""
-    return any(waiting(pod) for pod in view.takers(gang))

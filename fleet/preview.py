@@ -11,10 +11,11 @@ import msgspec
 from fleet.actions import Timing, WriteStatus
 from fleet.candidates import Candidate
 from fleet.lifecycle import decide
-from fleet.planning import Choice, may_stop
+from fleet.planning import Choice
 from fleet.resources import ClaimPlan, ClaimStatus, Policy, Victim, WholeNodeClaim
-from fleet.times import format_time
+from fleet.times import clock
 from fleet.view import View
+from fleet.wants import may_stop
 from fleet.why.answers import counted
 from fleet.wishes import Asked
 
@@ -200,7 +201,7 @@ def _detail(one: Candidate) -> str:
     elif one.victims and not one.detail:
         parts.append(_pods(one))
     if one.kept_until:
-        parts.append(f"kept until {format_time(one.kept_until)}")
+        parts.append(f"kept until {clock(one.kept_until)}")
     return "; ".join(parts)
 
 

@@ -48,7 +48,7 @@ class Replicas:
         UIDs of further pods that will not stay.
         """
         victims = tuple(victims)
-        going = {pod.metadata.uid for pod, _ in victims}.union(others)
+        going = {pod.metadata.uid for pod, _ in victims}
         found = {}
         for pod, kept in victims:
             if kept > 0:

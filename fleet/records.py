@@ -83,23 +83,32 @@ def standing(view: View, claim: WholeNodeClaim, victim: Victim) -> DrainRecord |
     return None
 
 
-def outcome_of(view: View, claim: WholeNodeClaim, victim: Victim) -> Outcome | None:
+def outcome_of(view: View, claim_uid: str, victim: Victim) -> Outcome | None:
     """What the record of this very intention says; None if there is no record."""
     for record in view.records_of(victim.uid):
-        if (record.spec.claim_uid, record.spec.at) == (claim.metadata.uid, victim.evicted_at):
+        if (record.spec.claim_uid, record.spec.at) == (claim_uid, victim.evicted_at):
             return record.status.outcome
     return None
 
 
 def unspared(view: View, claim: WholeNodeClaim) -> ClaimStatus | None:
-    """The claim's status less the victims that were spared on nodes it no longer has; None if there are none."""
-    held = {one.name for one in claim.status.nodes}
-    victims = tuple(
-        one for one in claim.status.victims if one.node in held or outcome_of(view, claim, one) is not Outcome.SPARED
-    )
+    """The claim's status less the victims that were spared or ended by themselves; None if there are none.
+
+    On nodes that it is still having emptied they stay: a gang's loss may stand with one that has ended, see `booking`.
+    """
+    held = {one.name for one in claim.status.nodes} if claim.status.phase in HOLDING else ()
+    uid = claim.metadata.uid
+    victims = tuple(one for one in claim.status.victims if one.node in held or not unharmed(view, uid, one))
     if len(victims) == len(claim.status.victims):
         return None
     return with_victims(claim.status, victims)
+
+
+def unharmed(view: View, claim_uid: str, victim: Victim) -> bool:
+    """Whether the pod was spared, or has ended without being told to: then nobody has stopped it for the claim."""
+    outcome, pod = outcome_of(view, claim_uid, victim), view.pods.get(victim.uid)
+    ended = pod is not None and finished(pod) and not terminating(pod)
+    return outcome is Outcome.SPARED or (outcome is not Outcome.STOPPED and ended)
 
 
 def with_victims(status: ClaimStatus, victims: tuple[Victim, ...]) -> ClaimStatus:
@@ -146,12 +155,22 @@ def _outcome(view: View, record: DrainRecord, looks: Mapping[str, Look], answers
     if pod is None and intended and (look := looks.get(record.spec.node)) is not None:
         pod = next((one for one in look.pods if one.metadata.uid == uid), None)
     if pod is None or terminating(pod):
-        return Outcome.STOPPED
+        return Outcome.SPARED if _superseded(view, record) else Outcome.STOPPED
     if finished(pod):
         return Outcome.SPARED
     answer = answers.get(uid)
     accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
     return Outcome.PENDING if intended or accepted else Outcome.SPARED
+
+
+def _superseded(view: View, record: DrainRecord) -> bool:
+    """Whether the claim has recorded the pod anew: then it is that record that tells of its end."""
+    return any(
+        one.spec.claim_uid == record.spec.claim_uid
+        and one.spec.at > record.spec.at
+        and one.status.outcome is not Outcome.SPARED
+        for one in view.records_of(record.spec.pod_uid)
+    )
 
 
 def _still_intended(view: View, record: DrainRecord) -> bool:

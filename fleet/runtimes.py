@@ -37,8 +37,8 @@ class Runtimes:
         samples: dict[Lineage, list[tuple[datetime, timedelta]]] = {}
         seen: set[str] = set()
         for pod in pods:
-            ended, started, lineage = _ended(pod), pod.status.start_time, lineage_of(pod, jobs)
-            if ended is None or started is None or ended <= started or lineage is None:
+            ended, started = _ended(pod), pod.status.start_time
+            if ended is None or started is None or ended <= started or (lineage := lineage_of(pod, jobs)) is None:
                 continue
             samples.setdefault(lineage, []).append((ended, ended - started))
             owner = pod.metadata.controller()

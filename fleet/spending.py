@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from fleet.resources import Budget, DrainAgreement, DrainRecord, Outcome, Victim, WholeNodeClaim
-from fleet.times import format_time
+from fleet.times import clock
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -18,6 +18,8 @@ KEPT = timedelta(days=7)
 
 _STOPPED, _PENDING, _UNWRITTEN = range(3)
 K = TypeVar("K")
+_Hit = tuple[str, datetime]
+"""UID of a claim, and when it stopped pods of a job: that hits the job once, however many they are."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +36,7 @@ class Stop:
     pod_uid: str
 
     @property
-    def hit(self) -> tuple[str, datetime]:
+    def hit(self) -> _Hit:
         """What is stopped for one claim at one moment hits a job once, however many pods it has there."""
         return self.claim_uid, self.at
 
@@ -83,20 +85,24 @@ class Spending:
         return Spending(self.now, {uid: stop for uid, stop in self.stops.items() if uid not in left_out})
 
     def overdrafts(
-        self, wanted: Iterable[Victim], agreements: Mapping[tuple[str, str], DrainAgreement]
+        self, wanted: Iterable[Victim], agreements: Mapping[tuple[str, str], DrainAgreement], claim_uid: str = ""
     ) -> Mapping[str, Overdraft]:
         """Which of the pods (by UID) their agreements have no budget for, if all of them are stopped together.
 
-        Agreements are keyed by namespace and name. Pods that are counted already cost nothing more.
+        Agreements are keyed by namespace and name; `claim_uid` is the claim they would be stopped for. Pods that are
+        counted already cost nothing more.
         """
         groups: dict[tuple[str, str], list[Victim]] = {}
+        hits: dict[str, set[datetime]] = {}
         for victim in {one.uid: one for one in wanted if one.uid not in self.stops}.values():
             groups.setdefault((victim.namespace, victim.agreement), []).append(victim)
+            hits.setdefault(victim.job, set()).add(victim.evicted_at or self.now)
+        own = {job: [(claim_uid, moment) for moment in sorted(moments)] for job, moments in hits.items()}
         found: dict[str, Overdraft] = {}
         for key, victims in groups.items():
             agreement = agreements.get(key)
             if agreement is not None and agreement.spec.budget is not None:
-                found.update(self._overdrawn(key, agreement.spec.budget, victims))
+                found.update(self._overdrawn(key, agreement.spec.budget, victims, own))
         return found
 
     def stopped_at(self, job: str, *, but_for: str = "") -> datetime | None:
@@ -140,12 +146,12 @@ class Spending:
         return stops[bisect_right(stops, self.now - window, key=lambda stop: stop.at) :]
 
     def _overdrawn(
-        self, key: tuple[str, str], budget: Budget, victims: list[Victim]
+        self, key: tuple[str, str], budget: Budget, victims: list[Victim], own: Mapping[str, list[_Hit]]
     ) -> Iterator[tuple[str, Overdraft]]:
         name = f"{key[0]}/{key[1]}"
         shared = [*self._lost_too_much(key, budget, victims), *self._too_many(key, budget, victims)]
         for victim in victims:
-            against = [*shared, *self._hit_too_often(budget, victim)]
+            against = [*shared, *self._hit_too_often(budget, victim, own[victim.job])]
             if against:
                 moments = [from_ for _, from_ in against if from_ is not None]
                 from_ = max(moments) if len(moments) == len(against) else None
@@ -161,7 +167,7 @@ class Spending:
         weights = [stop.lost_gpu_seconds for stop in stops]
         spent, more = math.fsum(weights), math.fsum(wanted)
         if math.fsum((*weights, *wanted)) > limit:
-            text = f"{spent:.0f} of {limit} GPU-seconds in 24 hours are used, {more:.0f} more would be lost"
+            text = f"{spent:.0f} of {limit} GPU-seconds in 24 hours are used, {rough(more)} more would be lost"
             yield text, _aged_out([(stop.at, stop.lost_gpu_seconds) for stop in stops], wanted, limit, DAY)
 
     def _too_many(
@@ -175,14 +181,19 @@ class Spending:
             text = f"{len(stops)} of {limit} evictions in 60 minutes are used, {len(victims)} more would be needed"
             yield text, _aged_out([(stop.at, 1.0) for stop in stops], [1.0] * len(victims), limit, HOUR)
 
-    def _hit_too_often(self, budget: Budget, victim: Victim) -> Iterator[tuple[str, datetime | None]]:
+    def _hit_too_often(self, budget: Budget, victim: Victim, own: list[_Hit]) -> Iterator[tuple[str, datetime | None]]:
+        """`own` are all hits of the job that are asked for together: of these the earlier go first."""
         limit = budget.evictions_per_job_per_day
         if limit is None:
             return
-        hits = {stop.hit for stop in self._by_job.get(victim.job, ()) if stop.at > self.now - DAY}
-        moments = sorted(moment for _, moment in hits)
-        # The rest of a gang whose first pods were stopped at the same moment is no further hit.
-        if victim.evicted_at not in moments and len(moments) + 1 > limit:
+        done = {stop.hit for stop in self._by_job.get(victim.job, ()) if stop.at > self.now - DAY}
+        hit = next(one for one in own if one[1] == (victim.evicted_at or self.now))
+        # The rest of a gang whose first pods were stopped for the claim at the same moment is no further hit.
+        if hit in done:
+            return
+        earlier = [one for one in own[: own.index(hit)] if one not in done]
+        if len(done) + len(earlier) + 1 > limit:
+            moments = sorted([moment for _, moment in done] + [moment for _, moment in earlier])
             text = f"its job was stopped {len(moments)} time(s) in 24 hours, {limit} are allowed"
             yield text, _aged_out([(moment, 1.0) for moment in moments], [1.0], limit, DAY)
 
@@ -247,5 +258,10 @@ def _aged_out(
     return None
 
 
+def rough(gpu_seconds: float) -> str:
+    """A figure with two digits that count: texts that changed with every second would be written every second."""
+    return f"about {float(f'{gpu_seconds:.2g}'):.0f}"
+
+
 def _from(moment: datetime | None) -> str:
-    return f"; from {format_time(moment)} on there is enough" if moment else "; that alone is too much"
+    return f"; from {clock(moment)} on there is enough" if moment else "; that alone is too much"

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from fleet.backfill import START_MARGIN
-from fleet.candidates import Candidate, grace
+from fleet.candidates import Candidate
 from fleet.costs import gang_loss
 from fleet.errors import FleetError
 from fleet.forecasts import LEAST_SLACK, Event, expected_end, saves
 from fleet.objects import Pod
+from fleet.occupants import grace
 from fleet.patience import Limits, Stake, weigh
 from fleet.reasons import Reason
 from fleet.resources import Course, DrainAgreement, Victim, Weighing, WholeNodeClaim

@@ -19,8 +19,8 @@ _REFUSALS: Final = frozenset({"TopologyAffinityError", "UnexpectedAdmissionError
 def refused_start(view: View, claim: WholeNodeClaim) -> tuple[str, str] | None:
     """A held node whose kubelet has refused a member, and what it said; None if there is none (kubernetes#130145)."""
     held = {one.name for one in claim.status.nodes}
-    for pod in view.pods.values():
-        if pod.spec.node_name in held and _refused(pod) and member(claim, pod):
+    for pod in _refused(view):
+        if pod.spec.node_name in held and member(claim, pod):
             return pod.spec.node_name or "", _said(pod)
     return None
 
@@ -36,12 +36,17 @@ def refusing_nodes(view: View, claim: WholeNodeClaim, now: datetime) -> dict[str
         for one in other.status.avoid
         if one.reason == Reason.START_FAILED and one.until > now
     }
-    found |= {pod.spec.node_name or "" for pod in view.pods.values() if _refused(pod) and member(claim, pod)}
+    found |= {pod.spec.node_name or "" for pod in _refused(view) if member(claim, pod)}
     return dict.fromkeys(sorted(found), str(Reason.START_FAILED))
 
 
-def _refused(pod: Pod) -> bool:
-    return pod.status.phase == "Failed" and pod.status.reason in _REFUSALS
+def _refused(view: View) -> tuple[Pod, ...]:
+    """Looked up once for all claims: there may be thousands of ended pods."""
+    known: tuple[Pod, ...] | None = view.memo.get("refused")
+    if known is None:
+        ended = (pod for pod in view.pods.values() if pod.status.phase == "Failed")
+        known = view.memo["refused"] = tuple(pod for pod in ended if pod.status.reason in _REFUSALS)
+    return known
 
 
 def _said(pod: Pod) -> str:

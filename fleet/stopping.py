@@ -7,35 +7,35 @@ top, so what changes in between protects whoever is still there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from fleet.actions import AskCheckpoint, CreateRecord, Evict, EvictionAnswer, Look
-from fleet.agreements import Verdict
-from fleet.booking import accepted, booked, drained_victims, ended, undecided
+from fleet.agreements import Consent, Verdict
+from fleet.booking import accepted, booked, drained_victims, undecided
 from fleet.budgets import matching
-from fleet.candidates import consent
-from fleet.cards import terminating
+from fleet.cards import finished, terminating
 from fleet.checkpoints import Saving, saving
+from fleet.consents import consent
 from fleet.costs import job_of, victims_of
 from fleet.endings import drained_by
 from fleet.forecasts import expected_end
 from fleet.gangs import gang_key
-from fleet.limits import guest
+from fleet.limits import lodges
 from fleet.objections import Objection, objections, overdrawn
 from fleet.objects import Pod
 from fleet.readiness import is_ready
 from fleet.reasons import Reason
-from fleet.records import pending_elsewhere, record_of, standing
+from fleet.records import outcome_of, pending_elsewhere, record_of, standing, unharmed
 from fleet.regret import Regret
 from fleet.requests import RequestClass
-from fleet.resources import ClaimStatus, Phase, Victim, WholeNodeClaim
+from fleet.resources import ClaimStatus, Outcome, Phase, Victim, WholeNodeClaim
 from fleet.returns import comes_back
 from fleet.statuses import enter, entered_at, give_back
-from fleet.times import format_time
+from fleet.times import clock
 from fleet.upkeep import Context, member
 
 _SHOWN: Final = 3
@@ -63,11 +63,11 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: Mapping[str, 
     strangers = tuple(
         pod
         for look in looks.values()
-        for pod in context.card_holders(look)
+        for pod in (_as_it_is(context, one) for one in context.card_holders(look))
         if terminating(pod) or not _may_stay(context, claim, pod)
     )
     running = sorted(
-        (pod for pod in strangers if not terminating(pod) and not guest(context, claim, pod)),
+        (pod for pod in strangers if _runs(context, pod) and not lodges(context, claim, pod)),
         key=lambda pod: (not matching(pod, context.view.budgets), pod.key),
     )
     if not running:
@@ -84,9 +84,8 @@ class _Stopping:
         self.context, self.claim, self.strangers, self.running = context, claim, strangers, running
         self.view, self.now, self.uid = context.view, context.now, claim.metadata.uid
         self.since = entered_at(claim.status, Phase.CORDONING) or context.now
-        self.verdicts: Mapping[str, Verdict] = {
-            pod.metadata.uid: consent(context.view, claim, pod, context.now) for pod in running
-        }
+        self.saved = {one.gang: one.saved_at for one in drained_victims(claim) if one.saved_at is not None}
+        self.verdicts: Mapping[str, Verdict] = {pod.metadata.uid: self._verdict(pod) for pod in running}
 
     def step(self, looks: Mapping[str, Look]) -> Progress | None:
         ending = {pod.metadata.uid for pod in self.strangers if terminating(pod)}
@@ -119,31 +118,46 @@ class _Stopping:
 
     # Who is there
 
+    def _verdict(self, pod: Pod) -> Verdict:
+        """As the agreements have it. The member that told of the gang's checkpoint may have been stopped before."""
+        one = consent(self.view, self.claim, pod, self.now)
+        saved = one.consent is Consent.CHECKPOINT and self.view.gang_key_of(pod) in self.saved
+        return replace(one, consent=Consent.GIVEN) if saved else one
+
     def _known(self) -> dict[str, Victim]:
         """Victims among the running pods that are written down as they should be.
 
         Not one whose agreement has been replaced by another since, nor one whose gang's loss stands with a pod that
-        has ended by itself: these are written down anew, or the wrong owner, or nobody, would be told of the loss.
+        nobody has stopped: these are written down anew, or the wrong owner, or nobody, would be told of the loss. Nor
+        one that is left of an earlier drain, or was spared: that intention is over.
         """
-        recorded = {one.uid: one for one in self.claim.status.victims if one.evicted_at is not None}
-        carriers: dict[str, str] = {}
-        for one in drained_victims(self.claim):
-            carriers.setdefault(one.gang, one.uid)
+        victims = drained_victims(self.claim)
+        recorded = {one.uid: one for one in victims if outcome_of(self.view, self.uid, one) is not Outcome.SPARED}
+        carriers: dict[str, Victim] = {}
+        for one in victims:
+            carriers.setdefault(one.gang, one)
         found = {}
         for pod in self.running:
             victim = recorded.get(pod.metadata.uid)
             if victim is None:
                 continue
-            booked = not ended(self.view, carriers.get(victim.gang, victim.uid))
+            booked = not self._unharmed(carriers[victim.gang])
             agreed = victim.agreement == self.verdicts[victim.uid].agreement
             if accepted(self.context, victim.uid) or (agreed and booked):
                 found[victim.uid] = victim
         return found
 
+    def _unharmed(self, victim: Victim) -> bool:
+        """Whether nobody has stopped the victim: who runs no more and has no record has left by himself."""
+        outcome = outcome_of(self.view, self.uid, victim)
+        gone = all(pod.metadata.uid != victim.uid for pod in self.running)
+        return unharmed(self.view, self.uid, victim) or (outcome is None and gone)
+
     def _victims(self, new: list[Pod]) -> dict[str, Victim]:
         """What is written down of the new ones."""
         agreements = {pod.metadata.uid: self.verdicts[pod.metadata.uid].agreement for pod in new}
-        counted = booked(self.context, self.claim, new) if new else set()
+        unharmed = [one.uid for one in self.claim.status.victims if self._unharmed(one)]
+        counted = booked(self.context, self.claim, new, unharmed) if new else set()
         found = victims_of(self.view, new, agreements, self.now, counted)
         return {one.uid: msgspec.structs.replace(one, evicted_at=self.now) for one in found}
 
@@ -161,7 +175,7 @@ class _Stopping:
         if unforeseen:
             return self._protect(unforeseen)
         text = f"{len(self.running)} pod(s) are expected to end by themselves; nobody is stopped before"
-        return self._waits(Reason.SOFT_VACATE, f"{text} {format_time(until)}")
+        return self._waits(Reason.SOFT_VACATE, f"{text} {clock(until)}")
 
     def _returned(self, new: list[Pod]) -> dict[str, Objection]:
         victims = drained_victims(self.claim)
@@ -186,7 +200,7 @@ class _Stopping:
         if not asked:
             return Saving()
         looked = {pod.metadata.uid: pod for look in looks.values() for pod in look.pods}
-        return saving(self.view, asked, looked, self.since, self.now)
+        return saving(self.view, asked, looked, self.since, self.now, self.saved)
 
     def _protect(self, against: Mapping[str, Objection]) -> Progress | None:
         """Give the nodes back for the first of those that may not be stopped; always None."""
@@ -222,7 +236,7 @@ class _Stopping:
         if open_ is not None:
             text = f"what another claim was to do with gang {open_} is cleared up first"
             return self._waits(Reason.EVICTING, text)
-        kept = [one for one in claim.status.victims if one.uid not in uids and not ended(self.view, one.uid)]
+        kept = [one for one in claim.status.victims if one.uid not in uids and not self._unharmed(one)]
         victims = (*kept, *new)
         count = len(drained_victims(claim)) + len(uids.difference(one.uid for one in drained_victims(claim)))
         lost = round(sum(victim.lost_gpu_seconds for victim in victims), 3)
@@ -288,6 +302,17 @@ class _Stopping:
 
 def _stopping(count: int) -> str:
     return f"stopping {count} pod(s) whose owners agreed"
+
+
+def _as_it_is(context: Context, pod: Pod) -> Pod:
+    """The pod of a look, or as the cache has it if somebody has told it to go since: that is never taken back."""
+    known = context.view.pods.get(pod.metadata.uid, pod)
+    return known if terminating(known) and not terminating(pod) else pod
+
+
+def _runs(context: Context, pod: Pod) -> bool:
+    """Whether nobody has told it to go, and it has not ended since the look that it is known from."""
+    return not terminating(pod) and not finished(context.view.pods.get(pod.metadata.uid, pod))
 
 
 def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:

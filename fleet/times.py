@@ -31,8 +31,9 @@ def parse_span(text: str) -> timedelta:
     """What a person types: as `parse_duration`, or with days before it (`7d`, `1d12h`). Raises DurationError."""
     days, mark, rest = text.partition("d")
     if not mark:
-        return parse_duration(text)
-    if not (days.isascii() and days.isdigit() and len(days) <= _DAY_DIGITS):
+        days, rest = "0", text
+    some_days = days.isascii() and days.isdigit() and len(days) <= _DAY_DIGITS
+    if not (some_days and (_WHOLE.fullmatch(rest) or (mark and not rest))):
         raise DurationError(f"{text!r} is not a duration: write it like 90s, 10m, 1h30m, 7d or 1d12h")
     return timedelta(days=int(days)) + (parse_duration(rest) if rest else timedelta(0))
 
@@ -60,3 +61,8 @@ def parse_time(text: str) -> datetime:
 def format_time(moment: datetime) -> str:
     """A time as RFC 3339 in UTC with microseconds, which Kubernetes accepts for `date-time`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def clock(moment: datetime) -> str:
+    """A time for a sentence: RFC 3339 in UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -40,11 +40,12 @@ class Context:
     probes: Mapping[str, ProbeResult] = field(default_factory=dict)
 
     def write(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
-        """Record a step. When nodes are given back, victims that were recorded but not stopped are struck off."""
-        self.decision.actions.append(WriteStatus(claim, status if status.nodes else self.struck(claim, status)))
+        """Record a step. When it is done with the nodes, victims written down but not stopped are struck off."""
+        done = not status.nodes or status.phase is Phase.BOUND
+        self.decision.actions.append(WriteStatus(claim, self.struck(claim, status) if done else status))
 
     def struck(self, claim: WholeNodeClaim, status: ClaimStatus) -> ClaimStatus:
-        """The status without the victims that were written down and are still unharmed.
+        """The status without the victims that nobody has stopped: of whom there is no record, nobody has.
 
         Not those whose record is open: their eviction may be on its way. `records.unspared` sees to them later.
         """
@@ -53,8 +54,9 @@ class Context:
         return with_victims(status, tuple(one for one in status.victims if not self._unharmed(claim, one)))
 
     def _unharmed(self, claim: WholeNodeClaim, victim: Victim) -> bool:
-        if outcome_of(self.view, claim, victim) is Outcome.PENDING:
-            return False
+        outcome = outcome_of(self.view, claim.metadata.uid, victim)
+        if outcome is Outcome.PENDING or outcome is None:
+            return outcome is None
         answer, pod = self.answers.get(victim.uid), self.view.pods.get(victim.uid)
         accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
         return not accepted and pod is not None and not terminating(pod)
@@ -83,7 +85,7 @@ class Context:
     def look(self, name: str, not_before: datetime) -> Look | None:
         """A look at the node that is fresh enough and was taken at `not_before` or later; else one is asked for.
 
-        Repeated every second, and at once when the cache shows the last card holder gone.
+        Repeated every second, and at once when the cache does not know a card holder, or shows the last one gone.
         """
         now, look = self.now, self.looks.get(name)
         if now < not_before:
@@ -103,7 +105,8 @@ class Context:
     def _outdated(self, name: str, look: Look) -> bool:
         if self.now - look.at < timedelta(milliseconds=20):
             return False
-        return bool(self.card_holders(look)) and not self.view.gpu_pods_on(name)
+        shown, pods = self.card_holders(look), self.view.pods
+        return bool(shown) and (not self.view.gpu_pods_on(name) or any(pod.metadata.uid not in pods for pod in shown))
 
     def card_holders(self, look: Look) -> tuple[Pod, ...]:
         """Pods of a look that hold cards, terminating ones included."""

@@ -9,7 +9,8 @@ from typing import Any
 from fleet.agreements import in_force
 from fleet.cards import finished, seat, terminating
 from fleet.devices import by_name
-from fleet.gangs import Gang, gang_key, gang_ref, gangs
+from fleet.gangs import Gang, gang_key, gangs, known_ref
+from fleet.memory import Memory
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.pools import Membership
 from fleet.readiness import Replicas
@@ -34,6 +35,8 @@ class View:
     pod_groups: tuple[PodGroup | CoschedulingGroup, ...] = ()
     device_claims: tuple[ResourceClaim, ...] = ()
     records: Mapping[str, DrainRecord] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
+    """What earlier pictures have left; what `memo` keeps is of this one only."""
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
@@ -46,16 +49,19 @@ class View:
 
     @cached_property
     def classifier(self) -> Classifier:
-        return Classifier.of(self.pools, by_name(self.device_claims))
+        return self.memory.recall("classifier", _classifier, self.pools, self.device_claims)
 
     def classify(self, pod: Pod) -> Request:
         """What a pod asks for, whether the caches know it or not."""
-        return self.requests.get(pod.metadata.uid) or self.classifier.classify(pod)
+        return self.requests.get(pod.metadata.uid) or self._request(pod)
+
+    def _request(self, pod: Pod) -> Request:
+        return self.memory.recall(("request", pod.metadata.uid), Classifier.classify, self.classifier, pod)
 
     @cached_property
     def requests(self) -> Mapping[str, Request]:
         """What each pod asks of the fleet, by UID; pods that ask for no cards are left out."""
-        asked = {uid: self.classifier.classify(pod) for uid, pod in self.pods.items()}
+        asked = {uid: self._request(pod) for uid, pod in self.pods.items()}
         return {uid: request for uid, request in asked.items() if request.request_class is not RequestClass.NONE}
 
     @cached_property
@@ -97,18 +103,12 @@ class View:
             (pod for pod in self.pods.values() if pod.status.phase == "Succeeded"),
             self.pod_groups,
             (pod for uid, pod in live if uid not in self.requests),
+            self.memory,
         )
 
     def gang_key_of(self, pod: Pod) -> str:
         """Which gang the pod is of, alive or not."""
-        key = self._gang_keys.get(pod.metadata.uid)
-        if key is None:
-            key = self._gang_keys[pod.metadata.uid] = gang_key(pod.metadata.namespace, gang_ref(pod, self.jobs))
-        return key
-
-    @cached_property
-    def _gang_keys(self) -> dict[str, str]:
-        return {}
+        return known_ref(pod, self.jobs, self.memory)[1]
 
     def in_force(self, now: datetime) -> Mapping[str, tuple[DrainAgreement, ...]]:
         """The agreements that are valid now, by namespace."""
@@ -175,6 +175,10 @@ class View:
         if claim.spec.gang is None:
             return None
         return self.gangs.get(gang_key(claim.metadata.namespace, claim.spec.gang))
+
+
+def _classifier(pools: tuple[GPUPool, ...], device_claims: tuple[ResourceClaim, ...]) -> Classifier:
+    return Classifier.of(pools, by_name(device_claims))
 
 
 def age_key(claim: WholeNodeClaim) -> tuple[float, str, str]:

@@ -12,7 +12,7 @@ from fleet.fitness import Obstacle
 from fleet.outlook import hopeful
 from fleet.reasons import Reason
 from fleet.resources import WholeNodeClaim
-from fleet.times import format_duration, format_time
+from fleet.times import clock, format_duration
 
 _SHOWN_DETAILS = 3
 
@@ -65,7 +65,7 @@ def behind_older(claim: WholeNodeClaim, nodes: tuple[Candidate, ...]) -> Wait:
     text = f"{len(moments)} of the {len(nodes)} node(s) it could have now are kept for an older claim"
     if len(known) < len(moments):
         return Reason.OLDER_CLAIM, f"{text}; it is not known when that one starts, so nobody goes ahead of it"
-    text += f", which may start at {format_time(min(known))}"
+    text += f", which may start at {clock(min(known))}"
     run = expected_run(claim)
     if run is None:
         return Reason.OLDER_CLAIM, f"{text}; a gang whose wholenode.io/expected-run is over before may go ahead"
@@ -78,7 +78,9 @@ def why(nodes: Sequence[Candidate], count: int, hindered: Hindrance | None, wher
     blocked = Counter(one.refused for one in nodes if one.refused)
     there = f" in {where}" if where else ""
     text = f"needs {count} whole node(s){there}, {len(open_now)} of {len(nodes)} may be taken"
-    text += f"; the others: {_figures(one.refused for one in nodes)}"
+    text += ", but not together" if len(open_now) >= count else ""
+    others = _figures(one.refused for one in nodes)
+    text += f"; the others: {others}" if others else ""
     missing = sorted({namespace for one in nodes for namespace in one.consent_missing})
     if missing:
         text += f"; would have to consent: {', '.join(missing)}"
@@ -115,7 +117,7 @@ def why(nodes: Sequence[Candidate], count: int, hindered: Hindrance | None, wher
 
 def waits_until(text: str, expected: datetime | None) -> str:
     """The text with the natural end that is expected, if one is."""
-    return f"{text}; expected to end by itself at {format_time(expected)}" if expected else text
+    return f"{text}; expected to end by itself at {clock(expected)}" if expected else text
 
 
 def _figures(reasons: Iterable[str | None]) -> str:

@@ -114,10 +114,10 @@ def _pool(view: View, wish: Wish) -> GPUPool:
         return fitting[0]
     if wish.pool is not None and all(one.metadata.name != wish.pool for one in whole):
         raise AskError(f"there is no pool {wish.pool} that accepts WholeNode (those that do: {names})")
-    sizes = ", ".join(f"{one.metadata.name} {one.spec.cards_per_node}" for one in whole) or "none"
-    raise AskError(
-        f"no pool that accepts WholeNode has nodes of {wish.cards or 'any'} cards (pools and cards: {sizes})"
-    )
+    sizes = ", ".join(f"{one.metadata.name} {one.spec.cards_per_node}" for one in whole)
+    if not whole:
+        raise AskError("there is no pool that accepts WholeNode: make a GPUPool for the nodes first")
+    raise AskError(f"no pool that accepts WholeNode has nodes of {wish.cards} cards (pools and cards: {sizes})")
 
 
 def _member(wish: Wish, pool: GPUPool, index: int, now: datetime) -> Pod:

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from fleet.cards import seat, terminating
-from fleet.errors import FleetError
-from fleet.names import EXPECTED_RUN
+from fleet.forecasts import expected_end
 from fleet.objects import Pod
 from fleet.requests import Request
 from fleet.resources import WholeNodeClaim
-from fleet.times import parse_duration
+from fleet.times import clock
+from fleet.view import View
 from fleet.why.explanations import Blocker, Check, Ends, Holder, Result, Stage
 from fleet.why.supply import Supply
 
@@ -82,25 +82,16 @@ def first_no(
     return (*decided, tuple(checks))
 
 
-def ends_at(pod: Pod) -> datetime | None:
-    """When the pod is expected to give its cards back: its deletion's time, or what its owner declared."""
-    if terminating(pod):
-        return pod.metadata.deletion_timestamp
-    declared, started = pod.metadata.annotation(EXPECTED_RUN), pod.status.start_time
-    try:
-        return started + parse_duration(declared) if declared and started is not None else None
-    except (FleetError, OverflowError):
-        return None
+def ends_at(view: View, pod: Pod) -> datetime | None:
+    """When the pod is expected to give its cards back: its deletion's time, what was declared, or what was learned."""
+    end = expected_end(view, pod)
+    return end.at if end else None
 
 
-def blocker(pod: Pod, cards: int) -> Blocker:
-    namespace, name = pod.metadata.namespace, pod.metadata.name
-    return Blocker(namespace, name, seat(pod) or "", cards, ends_at(pod), terminating(pod))
-
-
-def clock(moment: datetime) -> str:
-    """A time for a sentence: RFC 3339 in UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def blocker(view: View, pod: Pod, cards: int) -> Blocker:
+    namespace, name, end = pod.metadata.namespace, pod.metadata.name, expected_end(view, pod)
+    at, learned = (end.at, end.learned) if end else (None, False)
+    return Blocker(namespace, name, seat(pod) or "", cards, at, terminating(pod), learned)
 
 
 def until(moment: datetime | None) -> str:

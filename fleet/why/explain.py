@@ -14,7 +14,7 @@ from fleet.resources import WholeNodeClaim
 from fleet.view import View
 from fleet.why.answers import Finding, blocker, counted, ends_at, listed, until
 from fleet.why.attempts import attempted, scheduled_condition, scheduler_said
-from fleet.why.explanations import BestNode, ClaimFacts, Ends, Explanation, Kind, Stage, Told, Wait
+from fleet.why.explanations import BestNode, Blocker, ClaimFacts, Ends, Explanation, Kind, Stage, Told, Wait
 from fleet.why.gangs import gang_finding
 from fleet.why.small import small_finding
 from fleet.why.starts import placed
@@ -146,7 +146,7 @@ def _best(ground: Ground, request: Request, finding: Finding) -> BestNode | None
     if seat is None or finding.stage not in _ABOUT_NODES or finding.no.reason == Wait.NEVER:
         return None
     pods = ground.view.gpu_pods_on(seat.name)
-    every = [blocker(pod, ground.cards_of(pod, request.resource)) for pod in pods]
+    every = [blocker(ground.view, pod, ground.cards_of(pod, request.resource)) for pod in pods]
     ends = [one.ends_at for one in every]
     known = [one for one in ends if one is not None]
     free_at = max(known) if known and len(known) == len(ends) else None
@@ -156,10 +156,14 @@ def _best(ground: Ground, request: Request, finding: Finding) -> BestNode | None
 def _best_text(best: BestNode) -> str:
     by = ""
     if best.blockers:
-        shown = [f"{one.namespace}/{one.pod} ({one.cards}{until(one.ends_at)})" for one in best.blockers[:3]]
+        shown = [f"{one.namespace}/{one.pod} ({one.cards}{_until(one)})" for one in best.blockers[:3]]
         more = len(best.blockers) - len(shown)
         by = f", the others held by {', '.join(shown)}" + (f" and {counted(more, 'more pod')}" if more else "")
     return f" Best node {best.name}: {best.free} of {best.cards} free{by}."
+
+
+def _until(one: Blocker) -> str:
+    return f"{until(one.ends_at)}, as its kind has run before" if one.learned else until(one.ends_at)
 
 
 def _ends(ground: Ground, request: Request, finding: Finding) -> Ends:
@@ -171,7 +175,7 @@ def _ends(ground: Ground, request: Request, finding: Finding) -> Ends:
 
 
 def _natural(ground: Ground, request: Request, supply: Supply, wanted: int) -> datetime | None:
-    """When so many nodes have the cards by what the pods on them declare; None if too few of them say."""
+    """When so many nodes have the cards as their pods are expected to end; None if that is known of too few."""
     already = sum(seat.room and not seat.held_for for seat in supply.seats)
     busy = (seat for seat in supply.seats if not seat.room and not seat.held_for)
     times = sorted(at for seat in busy if (at := _enough_at(ground, request, seat)) is not None)
@@ -181,7 +185,7 @@ def _natural(ground: Ground, request: Request, supply: Supply, wanted: int) -> d
 
 def _enough_at(ground: Ground, request: Request, seat: Seat) -> datetime | None:
     free = seat.free
-    ending = [(at, pod) for pod in ground.view.gpu_pods_on(seat.name) if (at := ends_at(pod)) is not None]
+    ending = [(at, pod) for pod in ground.view.gpu_pods_on(seat.name) if (at := ends_at(ground.view, pod)) is not None]
     for at, pod in sorted(ending, key=lambda one: one[0]):
         free += ground.cards_of(pod, request.resource)
         if free >= request.cards:

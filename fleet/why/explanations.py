@@ -96,7 +96,10 @@ class Check(_Part, frozen=True):
 
 
 class Blocker(_Part, frozen=True):
-    """A pod that holds cards where they are wanted. `ends_at` is declared (expected-run), or its deletion's time."""
+    """A pod that holds cards where they are wanted.
+
+    `ends_at` is its deletion's time, or declared (expected-run), or `learned` from earlier runs of its kind.
+    """
 
     namespace: str
     pod: str
@@ -104,6 +107,7 @@ class Blocker(_Part, frozen=True):
     cards: int
     ends_at: datetime | None = None
     terminating: bool = False
+    learned: bool = False
 
 
 class BestNode(_Part, frozen=True):

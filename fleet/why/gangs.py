@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from fleet.agreements import Consent
-from fleet.candidates import consent
 from fleet.cards import terminating
+from fleet.consents import consent
 from fleet.errors import FleetError
 from fleet.objects import Pod
 from fleet.reasons import Reason
@@ -28,9 +28,11 @@ _SOMEBODYS_WORD = frozenset(
         Reason.GRACE_TOO_LONG,
         Reason.BUDGET,
         Reason.KEEP_READY,
+        Reason.AGREEMENT_BUDGET,
+        Reason.CHECKPOINT_MISSING,
     }
 )
-"""Reasons that neither time nor the end of a claim mends, only somebody's word."""
+"""Reasons that somebody's word mends, whatever time does: what the claim says of them is worth more than figures."""
 
 _WORDS = {
     Reason.AGREEMENT_TERMS: "the owners of the pods in the way change the terms of their agreements",
@@ -39,6 +41,8 @@ _WORDS = {
     Reason.GRACE_TOO_LONG: "the pods' terminationGracePeriodSeconds is shortened",
     Reason.KEEP_READY: "the service gets another ready replica elsewhere, or its owner lets fewer be kept ready",
     Reason.BUDGET: "the PodDisruptionBudget lets a pod go",
+    Reason.AGREEMENT_BUDGET: "enough of the budget has aged out, or the agreement's owner grants more",
+    Reason.CHECKPOINT_MISSING: "the owners of the pods in the way report a checkpoint (wholenode.io/last-checkpoint)",
 }
 
 
@@ -254,9 +258,14 @@ def _under_way(case: GangCase, claim: WholeNodeClaim) -> No:
     if case.reason not in {Reason.TERMINATING, Reason.EVICTING}:
         what = f"{case.message}; {what}" if left else case.message
     text = f"Its own claim {_name(claim)} makes {listed(nodes)} ready ({claim.status.phase}): {what}."
-    ends = [ends_at(pod) for pod in left if terminating(pod)]
+    ends = [ends_at(view, pod) for pod in left if terminating(pod)]
     known = [one for one in ends if one is not None]
-    return No(case.reason, text, "its nodes are proved empty and it lands there", max(known, default=None))
+    return No(
+        case.reason,
+        text,
+        "its nodes are proved empty and it lands there",
+        max(known, default=claim.status.stop_nobody_until),
+    )
 
 
 def _agreement(case: GangCase) -> Answer:

@@ -146,6 +146,12 @@ def test_claims_are_listed_oldest_first_with_what_they_cost(saved: Saved) -> Non
     assert [line.split()[1] for line in mine] == ["CLAIM", "other"]
 
 
+def test_a_claim_that_is_over_wants_nothing(saved: Saved) -> None:
+    over = claim("over", phase=Phase.ROLLED_BACK, nodes=2, reason="BeneficiaryGone")
+    lines = run("claims", "--from", saved(view(over))).output.splitlines()
+    assert lines[1].split() == ["team-b", "over", "RolledBack", "BeneficiaryGone", "train", "0", "10m"]
+
+
 def test_claims_as_json(saved: Saved) -> None:
     (found,) = json.loads(run("claims", "--from", saved(view(claim(nodes=2, reason="X"))), "-o", "json").stdout)
     assert (found["name"], found["nodesWanted"], found["ageSeconds"], found["nodes"]) == ("c", 2, 600.0, [])

@@ -230,7 +230,11 @@ async def test_a_watch_refused_with_410_is_expired(tmp_path: Path) -> None:
     assert isinstance(error, errors.Expired)
 
 
-@pytest.mark.parametrize("text", [None, "not: [yaml", "a: b", ""], ids=["missing", "broken", "no-context", "empty"])
+@pytest.mark.parametrize(
+    "text",
+    [None, "not: [yaml", "a: b", "", "root:x:0"],
+    ids=["missing", "broken", "no-context", "empty", "words"],
+)
 async def test_an_unusable_kubeconfig_is_one_line_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:

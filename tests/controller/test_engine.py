@@ -16,6 +16,7 @@ from controller import engine as engine_module
 from controller.engine import Engine
 from controller.metrics import Metrics
 from fleet.actions import Action, Clear, Decision, Evict, Hold, LookAt, ResolveRecord, Timing, WriteStatus
+from fleet.memory import Memory
 from fleet.objects import Metadata, Node
 from fleet.resources import ClaimSpec, ClaimStatus, Outcome, Phase, Victim, WholeNodeClaim
 from fleet.view import View
@@ -24,6 +25,7 @@ from tests.fleet.builders import record
 CLAIM = WholeNodeClaim(Metadata("c", "team", uid="c-1"), ClaimSpec(nodes=1))
 OTHER = WholeNodeClaim(Metadata("d", "team", uid="d-1"), ClaimSpec(nodes=1))
 NODE = Node(Metadata("n", uid="n-1"))
+_LONGEST_SECONDS = 60
 
 
 class FilledCaches:
@@ -31,6 +33,7 @@ class FilledCaches:
 
     def __init__(self) -> None:
         self.shown: list[dict[str, ClaimStatus]] = []
+        self.memory = Memory()
 
     async def synced(self) -> None:
         return
@@ -82,11 +85,12 @@ async def running(hands: SlowHands, *, leading: bool = True) -> AsyncIterator[tu
 
 
 async def passes(engine: Engine, caches: FilledCaches, count: int) -> None:
-    """Let the engine make so many more passes."""
+    """Let the engine make so many more passes. One that has died makes none: that must not hang."""
     wanted = len(caches.shown) + count
-    while len(caches.shown) < wanted:
-        engine.kick()
-        await asyncio.sleep(0)
+    async with asyncio.timeout(_LONGEST_SECONDS):
+        while len(caches.shown) < wanted:
+            engine.kick()
+            await asyncio.sleep(0)
 
 
 async def test_without_the_lease_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cluster.errors import AlreadyExists, Conflict
 from controller.hands import Hands
 from controller.metrics import Metrics
-from fleet.actions import Answer, AskCheckpoint, CreateRecord, Evict, EvictionAnswer, ResolveRecord
+from fleet.actions import Answer, AskCheckpoint, CreateRecord, Evict, EvictionAnswer, Look, ResolveRecord
 from fleet.names import CHECKPOINT_REQUESTED, KUEUE_QUEUE, LAST_CHECKPOINT
 from fleet.records import record_of
 from fleet.resources import (
@@ -187,6 +187,31 @@ async def test_what_others_have_spent_meanwhile_counts() -> None:
     assert await scene.evict_while(lambda: scene.records.update(w=lately)) == []
 
 
+@pytest.mark.parametrize(("claim_uid", "sent"), [("c-1", SENT), ("other", [])])
+async def test_what_the_claim_itself_stopped_at_that_moment_is_the_same_hit_of_the_job(
+    claim_uid: str, sent: list[str]
+) -> None:
+    """Another claim may have hit the job at the very moment, too: that is a hit of its own."""
+    scene, now = Scene(), datetime.now(UTC)
+    rest = msgspec.structs.replace(VICTIM, evicted_at=now)
+    made = scene.claims["c-1"] = scene.holding(victims=(rest,))
+    scene.records["r-1"] = record_of(made, rest, "train", agreement(), now)
+    fellow = record("w", job="j", claim=claim_uid)
+    scene.records["w"] = msgspec.structs.replace(fellow, spec=msgspec.structs.replace(fellow.spec, at=now))
+    scene.agreements["a"] = agreement(budget=Budget(evictions_per_job_per_day=1))
+    scene.action = Evict(made, rest)
+    assert await scene.evict_while(lambda: None) == sent
+
+
+async def test_a_checkpoint_that_the_record_tells_of_counts_when_the_member_that_made_it_is_gone() -> None:
+    scene = Scene()
+    saved = msgspec.structs.replace(VICTIM, saved_at=at(-51_000_000))
+    made = scene.claims["c-1"] = scene.holding(victims=(saved,))
+    scene.action = Evict(made, saved)
+    careful = agreement(checkpoint=Checkpoint(required=True))
+    assert await scene.evict_while(lambda: scene.agreements.update(a=careful)) == SENT
+
+
 async def test_the_queue_and_the_checkpoints_of_the_gangs_are_looked_up() -> None:
     scene = Scene()
     scene.claims["c-1"] = scene.holding(gang=ref())
@@ -329,4 +354,18 @@ def test_an_accepted_eviction_is_remembered_until_its_record_is_resolved() -> No
     scene.hands.answers["v-1"] = Answer(EvictionAnswer.ACCEPTED)
     scene.records.clear()
     scene.hands.forget({})
+    assert scene.hands.answers == {}
+
+
+def test_an_accepted_eviction_is_remembered_while_a_look_still_shows_the_pod() -> None:
+    """Gone from the cache, but not from the last look: to the drain it runs, and has saved nothing since."""
+    scene = Scene()
+    scene.hands.looks["n1"] = Look(at(0), tuple(scene.pods.values()))
+    scene.hands.answers["v-1"] = Answer(EvictionAnswer.ACCEPTED)
+    scene.pods.clear()
+    scene.records.clear()
+    scene.hands.forget(scene.claims)
+    assert "v-1" in scene.hands.answers
+    scene.hands.looks["n1"] = Look(at(1), ())
+    scene.hands.forget(scene.claims)
     assert scene.hands.answers == {}

@@ -9,20 +9,17 @@ from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from kwok import helm as tools
 from kwok.admin import Admin, Object
 from kwok.controlplane import ControlPlane
-from kwok.faultproxy import Proxy
-from kwok.faults import Before, Call, Fault, Kind, refusal
-from kwok.nodes import GPU
+from kwok.faults import Before, Kind
 from kwok.product import CONTROLLER, NAMESPACE, Product
-from kwok.readings import chosen_nodes, phase, reason, taints, terminating, uid
-from kwok.stages import NODE_DOWN, STUCK
+from kwok.readings import taints, terminating, uid
 from kwok.testing import Fleet
-from tests.e2e.behind import controller_behind, evicts, start_again
+from tests.e2e.behind import controller_behind, start_again
 from tests.e2e.conftest import running_plane, running_product
+from tests.e2e.drains import DEAR, Protected, evictions, going, lent, node_of_name, residents, state, writes_to
 from tests.e2e.ground import VACATE, Ground, new_ground
 from tests.e2e.play import agreement
 
@@ -31,7 +28,6 @@ CLAIMS = "/apis/wholenode.io/v1alpha1/namespaces/{}/wholenodeclaims"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/wholenode-controller"
 SICK = {"key": "example.com/sick", "value": "fan", "effect": "PreferNoSchedule"}
 OLDER = {"key": "example.com/older", "effect": "PreferNoSchedule"}
-DEAR = {"wholenode.io/restart-cost": "1h"}
 
 
 @pytest.fixture(scope="module")
@@ -54,67 +50,6 @@ async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -
         yield ground
 
 
-async def lent(ground: Ground, nodes: int) -> list[str]:
-    """Nodes that may be vacated."""
-    return await ground.pool(nodes, overflow="Reclaimable", drain="Agreed")
-
-
-async def residents(ground: Ground, node: str, *names: str, **rest: object) -> None:
-    """Pods of one card that run on the node."""
-    for name in names:
-        await ground.pod(name, node=node, cards=1, **rest)
-    await ground.until(lambda: all(ground.runs(name) for name in names))
-
-
-def state(ground: Ground) -> tuple[str, str]:
-    """Phase and reason of the claim of the gang `train`."""
-    claim = ground.claims().get("train", {"spec": {}})
-    return phase(claim), reason(claim)
-
-
-def node_of_name(ground: Ground, name: str) -> Object:
-    """The node as it was last seen."""
-    return next(one for one in ground.history.live["nodes"].values() if one["metadata"]["name"] == name)
-
-
-def writes_to(between: Proxy, node: str) -> list[Call]:
-    """The controller's writes to the node."""
-    return [call for call in between.writes() if call.path == f"/api/v1/nodes/{node}"]
-
-
-def evictions(between: Proxy) -> list[Call]:
-    """The controller's evictions."""
-    return [call for call in between.calls if call.evicts]
-
-
-def going(ground: Ground) -> bool:
-    """Whether anybody was told to go."""
-    return any(map(terminating, ground.pods().values()))
-
-
-class Protected(Fault):
-    """A budget lets these pods not go; for others the answer to their eviction is held back until `told` is set."""
-
-    def __init__(self, *names: str, late: bool = False) -> None:
-        self.names = set(names)
-        self.told = asyncio.Event()
-        if not late:
-            self.told.set()
-
-    async def before(self, call: Call) -> web.Response | None:
-        """The refusal."""
-        if any(evicts(name)(call) for name in self.names):
-            cause = ("DisruptionBudget", "The disruption budget web needs 1 healthy pods and has 1 currently")
-            return refusal(429, "TooManyRequests", "Cannot evict pod", cause=cause)
-        return None
-
-    async def after(self, call: Call) -> bool:
-        """The answer comes late."""
-        if call.evicts:
-            await self.told.wait()
-        return True
-
-
 # Foreign hands on the node
 
 
@@ -125,18 +60,20 @@ async def test_d03_a_taint_of_ours_that_somebody_takes_off_is_not_put_on_again_a
     await residents(ground, node, "kept", annotations=DEAR)
     await residents(ground, node, "slow", term_delay="2s", grace_seconds=10)
     async with controller_behind(plane, product) as between:
-        between.fault = Protected("kept")
+        protected = between.fault = Protected("kept")
         await ground.gang("train", 1, annotations=VACATE)
         await ground.until(lambda: going(ground))
-        between.begin()
+        held = len(writes_to(between, node))
         await ground.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": None}})
 
         await ground.until(lambda: state(ground) == ("Blocked", "TaintRemoved"))
+        tried = len(evictions(between))
+        protected.names.clear()
         await ground.until(lambda: "slow" not in ground.pods())
-        await ground.until(lambda: state(ground)[0] == "Pending")
+        await ground.until(lambda: state(ground)[0] == "Pending" and not ground.marked())
 
-        assert [call for call in writes_to(between, node) if b"taints" in call.body and b'"add"' in call.body] == []
-        assert evictions(between) == []
+        assert [call for call in writes_to(between, node)[held:] if b"NoSchedule" in call.body] == []
+        assert len(evictions(between)) == tried
         assert ground.runs("kept")
 
 
@@ -228,10 +165,14 @@ async def test_d30_d31_after_the_deadline_nobody_is_stopped_though_an_answer_com
     ground: Ground, plane: ControlPlane, product: Product
 ) -> None:
     (node,) = await lent(ground, 1)
-    await residents(ground, node, "kept", "slow", term_delay="1s", grace_seconds=10)
+    await residents(ground, node, "kept", annotations=DEAR)
+    await residents(ground, node, "slow", term_delay="1s", grace_seconds=10)
     async with controller_behind(plane, product) as between:
         protected = between.fault = Protected("kept", late=True)
-        await ground.gang("train", 1, annotations={**VACATE, "wholenode.io/deadline": "5s"})
+        await ground.gang("train", 1, annotations=VACATE)
+        await ground.until(lambda: going(ground))
+        path = f"{CLAIMS.format(ground.namespace)}/{ground.claims()['train']['metadata']['name']}"
+        await ground.admin.patch(path, {"spec": {"deadline": "10ms"}})
         await ground.until(lambda: state(ground) == ("Failed", "DeadlineExceeded"))
         await ground.until(lambda: not ground.marked())
         sent = len(evictions(between))
@@ -297,97 +238,26 @@ async def test_a_controller_that_is_told_to_stop_leaves_the_lease_and_its_succes
     await ground.never_broke_a_rule()
 
 
-# Nodes
-
-
-async def take_down(admin: Admin, node: str) -> None:
-    """Its kubelet is heard no more."""
-    await admin.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {NODE_DOWN: "yes"}}})
-    down = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "no word"}
-    await admin.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [down]}}, "strategic")
-
-
-async def bring_back(admin: Admin, node: str) -> None:
-    """Its kubelet is back."""
-    await admin.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {NODE_DOWN: None}}})
-
-
-async def test_n01_a_node_that_falls_silent_with_a_victim_hanging_is_left_for_another_and_nobody_is_forced(
+async def test_a_short_job_has_a_draining_nodes_free_card_and_the_gang_is_not_later_for_it(
     ground: Ground, plane: ControlPlane, product: Product
 ) -> None:
-    cheap, other = await lent(ground, 2)
-    await residents(ground, cheap, "hangs", term_delay=STUCK, grace_seconds=600)
-    await residents(ground, other, "victim", annotations=DEAR)
-    hanging = uid(ground.pods()["hangs"])
-    async with controller_behind(plane, product) as between:
-        await ground.gang("train", 1, annotations=VACATE)
-        await ground.until(lambda: going(ground))
-
-        await take_down(ground.admin, cheap)
-
-        await ground.until(lambda: ground.bound("train") == {"train-0": other})
-        await ground.until(lambda: not ground.marked())
-        assert [one for one in between.calls if one.method == "DELETE" and "/pods/" in one.path] == []
-        assert [one.evicted_uid for one in evictions(between) if one.stored].count(hanging) == 1
-        assert uid(ground.pods()["hangs"]) == hanging
-    await ground.never_broke_a_rule()
-
-
-async def test_n04_pods_that_wait_for_a_node_that_is_not_ready_have_it_once_it_is_without_help(ground: Ground) -> None:
-    """A gang for a whole node, and a small pod: kube-scheduler has tried and refused it before."""
-    (whole,), (small,) = await lent(ground, 1), await ground.pool(1, accepts="Small")
-    for node in (whole, small):
-        await take_down(ground.admin, node)
-    await ground.until(lambda: all("not-ready" in str(node_of_name(ground, one)["spec"].get("taints")) or
-                                   "unreachable" in str(node_of_name(ground, one)["spec"].get("taints"))
-                                   for one in (whole, small)))  # fmt: skip
-    await ground.pod("waits", cards=1)
-    await ground.gang("train", 1)
-    await ground.until(lambda: ground.waits("train", "NoUsableNode"))
-    await ground.until(lambda: ground.refused("waits", ""))
-
-    for node in (whole, small):
-        await bring_back(ground.admin, node)
-
-    await ground.until(lambda: ground.bound() == {"train-0": whole, "waits": small})
-    await ground.until(lambda: state(ground)[0] == "Bound")
-
-
-async def test_n05_a_node_that_loses_a_card_is_left_for_another_and_its_pool_says_so(ground: Ground) -> None:
-    worn, other = await lent(ground, 2)
-    await residents(ground, worn, "slow", term_delay="2s", grace_seconds=10)
-    await residents(ground, other, "victim", annotations=DEAR)
-    await ground.gang("train", 1, annotations=VACATE)
-    await ground.until(lambda: going(ground))
-    assert [one["name"] for one in chosen_nodes(ground.claims()["train"])] == [worn]
-
-    await ground.admin.patch(f"/api/v1/nodes/{worn}/status", {"status": {"allocatable": {GPU: "7"}}})
-
-    await ground.until(lambda: ground.bound("train") == {"train-0": other})
-    await ground.until(lambda: not ground.marked())
-    path = f"/apis/wholenode.io/v1alpha1/gpupools/{ground.pools[0]['metadata']['name']}"
-
-    def said(pool: Object | None) -> bool:
-        told = (pool or {}).get("status", {})
-        return (told.get("cardsFree"), told.get("wholeNodesFree"), told.get("largestGang")) == (7, 0, 0)
-
-    await ground.admin.wait_for(path, said)
-
-
-async def test_n10_a_node_that_joins_ends_a_drain_that_has_stopped_nobody(
-    ground: Ground, plane: ControlPlane, product: Product
-) -> None:
+    """It asks for that, and says that it is done long before the last victim has to be; another small pod waits."""
     (node,) = await lent(ground, 1)
-    await residents(ground, node, "kept")
+    await residents(ground, node, "slow", term_delay="8s", grace_seconds=90)
     async with controller_behind(plane, product) as between:
-        between.fault = Protected("kept")
         await ground.gang("train", 1, annotations=VACATE)
-        await ground.until(lambda: state(ground) == ("Draining", "PodDisruptionBudget"))
+        await ground.until(lambda: state(ground) == ("Draining", "WaitingForVictimsToEnd"))
+        asks = [{"key": "wholenode.io/claim", "operator": "Exists"}]
+        run = {"wholenode.io/expected-run": "2s"}
+        await ground.pod("short", cards=1, grace_seconds=1, tolerations=asks, annotations=run, duration_seconds=2.0)
+        await ground.pod("long", cards=1, grace_seconds=1, tolerations=asks)
 
-        (joined,) = await ground.fleet.add(1, labels={"pool": ground.pools[0]["metadata"]["name"]}, suffix="new")
+        slow = uid(ground.pods()["slow"])
+        await ground.until(lambda: ground.bound("short") == {"short": node})
+        assert terminating(ground.pods()["slow"]), "the drain was still under way"
+        await ground.until(lambda: ground.bound("train") == {"train-0": node})
 
-        await ground.until(lambda: ground.bound("train") == {"train-0": joined})
-        await ground.until(lambda: state(ground)[0] == "Bound" and not ground.marked())
-        assert not [one for one in evictions(between) if one.stored]
-    assert ground.runs("kept")
-    await ground.never_broke_a_rule()
+        assert ground.pods()["short"]["status"]["phase"] == "Succeeded"
+        assert {one.evicted_uid for one in evictions(between)} == {slow}
+        assert ground.bound("long") == {}
+    await ground.delete("long")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kwok.admin import Admin, create_all
+from kwok.admin import Admin, Object, create_all
 from kwok.controlplane import ControlPlane
 from kwok.landings import PodWatch, report
 from kwok.product import CONTROLLER, EXTENDER, Product
@@ -22,6 +22,9 @@ from kwok.workloads import make_job
 GATE = "wholenode.io/claim"
 SWEPT_WITHIN_SECONDS = 60
 OWN_CLAIMS = f"/apis/wholenode.io/v1alpha1/namespaces/{BENEFICIARY}/wholenodeclaims"
+EVENTS = "/apis/events.k8s.io/v1/events"
+BOTH_SIDES = {"StoppedByAgreement": "WholeNodeClaim", "UsedByClaim": "DrainAgreement"}
+"""Reasons of Events, and the kind of object that each is about."""
 SMALL = Scene(nodes=6, small_nodes=1, busy_cards=33, grace_seconds=1)
 """Six nodes, nearly all of them busy: enough where one or three nodes are to be vacated."""
 
@@ -202,6 +205,12 @@ async def test_kill_9_of_controller_and_extender_at_random_moments_changes_nothi
     assert plane.pids()
 
 
+def both_sides_are_told(events: Mapping[str, Object]) -> bool:
+    """Whether beneficiary and victims can read in Events what was stopped, for whom, under what."""
+    kinds = {one["reason"]: one["regarding"]["kind"] for one in events.values()}
+    return kinds.items() >= BOTH_SIDES.items() and kinds.get("VacatedByAgreement") == "Pod"
+
+
 async def test_nothing_of_ours_stays_on_pods_nodes_and_jobs_and_no_call_was_refused(
     plane: ControlPlane, admin: Admin, watch: PodWatch, product: Product
 ) -> None:
@@ -218,10 +227,12 @@ async def test_nothing_of_ours_stays_on_pods_nodes_and_jobs_and_no_call_was_refu
             assert not item["metadata"].get("finalizers"), item["metadata"]["name"]
             left = [key for key in item["metadata"].get("annotations", {}) if "kopf" in key or "last-handled" in key]
             assert left == []
-    events = await admin.list("/apis/events.k8s.io/v1/events")
-    told = [one for one in events if one["reason"] == "VacatedByAgreement"]
-    assert told
-    assert all("whole-nodes" in one["note"] for one in told), "the victim's event names agreement and claim"
+    (claim,) = await admin.list(OWN_CLAIMS)
+    events = list((await admin.wait_for_all(EVENTS, both_sides_are_told)).values())
+    told = [one for one in events if one["reason"] in {"VacatedByAgreement", *BOTH_SIDES}]
+    assert all("whole-nodes" in one["note"] for one in told), "each names the agreement"
+    names = {one["reason"]: f"{one['note']} {one['regarding']['name']}" for one in told}
+    assert all(claim["metadata"]["name"] in text for text in names.values()), "and the claim"
     product.stop()
     for name in (CONTROLLER, EXTENDER):
         log = (plane.logs / f"{name}.log").read_text(encoding="utf-8")

@@ -89,7 +89,8 @@ async def test_prometheus_scrapes_both_components(
         assert await until(session, port, 'wholenode_evictions_total{result="accepted"} > 0')
         lost = await until(session, port, "wholenode_lost_gpu_seconds_total > 0")
         assert {metric["beneficiary_namespace"] for metric, _ in lost} == {BENEFICIARY}
-        assert await until(session, port, "wholenode_claim_wait_seconds_count == 1")
+        waits = await until(session, port, "wholenode_claim_wait_seconds_count == 1")
+        assert [metric["beneficiary_namespace"] for metric, _ in waits] == [BENEFICIARY]
         assert await until(session, port, 'wholenode_claim_decisions_total{phase="Bound"} == 1')
         decisions = await until(session, port, "wholenode_filter_decisions_total")
         assert {metric["result"] for metric, _ in decisions} >= {"passed"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import pairwise
 
 import pytest
 
-from kwok.admin import Admin, APIError, path_of
+from kwok.admin import Admin, APIError, Object, path_of
 from kwok.controlplane import ControlPlane
 from kwok.faults import Before, Refuse, refusal
 from kwok.history import Change
@@ -176,6 +176,7 @@ async def test_d18_a_budget_that_says_no_for_minutes_is_asked_ever_less_often_un
             return state(ground)[1] == "PodDisruptionBudget" and "web-budget" in told
 
         assert await ground.history.until(named, 30), ground.claims()
+        await ground.admin.wait_for_all(f"/apis/events.k8s.io/v1/namespaces/{ground.namespace}/events", told_of_budget)
         await ground.until(lambda: state(ground)[0] == "Failed")
         await ground.until(lambda: not ground.marked())
         times = [call.at for call in between.calls if call.evicts]
@@ -183,6 +184,16 @@ async def test_d18_a_budget_that_says_no_for_minutes_is_asked_ever_less_often_un
     assert len(gaps) >= 2
     assert all(gap >= 0.99 * 2**index for index, gap in enumerate(gaps)), gaps
     assert ground.runs("victim")
+
+
+def told_of_budget(events: Mapping[str, Object]) -> bool:
+    """Whether an Event on the claim names the budget that says no."""
+    return any(
+        one["reason"] == "PodDisruptionBudget"
+        and one["regarding"]["kind"] == "WholeNodeClaim"
+        and "web-budget" in one["note"]
+        for one in events.values()
+    )
 
 
 async def test_d22_an_eviction_that_a_policy_forbids_is_told_in_its_words_and_nobody_is_deleted_instead(

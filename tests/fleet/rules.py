@@ -1,6 +1,6 @@
 """The rules that hold in the simulated cluster whenever the controller is at rest, written apart from the code."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from fleet.actions import Timing
 from fleet.cards import terminating
@@ -55,17 +55,23 @@ def _check_open(world: World, claim: WholeNodeClaim) -> None:
             assert member(claim, pod) or dealt_with, f"{pod.key} sits on open node {held.name}"
 
 
-def agreed(world: World, pod: Pod, claim: WholeNodeClaim, record: DrainRecord) -> bool:
-    """Whether the agreement that the record names allows it at this moment: written apart from the code."""
+def agreed(world: World, pod: Pod, claim: WholeNodeClaim, record: DrainRecord, told: datetime | None = None) -> bool:
+    """Whether the agreement that the record names allows it at this moment: written apart from the code.
+
+    `told` is the checkpoint of the gang that others of it were stopped after for the claim: they may be gone with it.
+    """
     return any(
         one.metadata.name == record.spec.agreement
         and one.metadata.namespace == pod.metadata.namespace == record.metadata.namespace
         and claim.metadata.namespace in {who.namespace for who in one.spec.beneficiaries}
         and (pod.spec.priority or 0) <= one.spec.victims.max_priority
+        and _selected(pod, one)
         and (one.spec.expires is None or world.now < one.spec.expires)
         and _has_run(world, pod, one)
+        and _waited(world, claim, one)
         and _in_a_window(world, one)
-        and _saved(world, pod, one)
+        and _spared(world, pod, one)
+        and _saved(world, pod, one, told)
         for one in world.agreements
     )
 
@@ -73,6 +79,34 @@ def agreed(world: World, pod: Pod, claim: WholeNodeClaim, record: DrainRecord) -
 def _has_run(world: World, pod: Pod, agreement: DrainAgreement) -> bool:
     least = parse_duration(agreement.spec.min_runtime)
     return world.now >= (pod.status.start_time or world.now) + least
+
+
+def _selected(pod: Pod, agreement: DrainAgreement) -> bool:
+    """Selectors by labels only; an empty one makes the agreement void."""
+    selector = agreement.spec.victims.pod_selector
+    wanted = (selector.match_labels or {}) if selector else {}
+    return selector is None or bool(wanted and wanted.items() <= (pod.metadata.labels or {}).items())
+
+
+def _waited(world: World, claim: WholeNodeClaim, agreement: DrainAgreement) -> bool:
+    since = claim.metadata.creation_timestamp or world.now
+    return world.now >= since + parse_duration(agreement.spec.patience)
+
+
+def _spared(world: World, pod: Pod, agreement: DrainAgreement) -> bool:
+    """Whether the service keeps as many ready replicas as agreed, as far as a cache may know by now."""
+    kept, owner = agreement.spec.keep_ready, pod.metadata.controller()
+    others = [
+        one
+        for one in world.seen().values()
+        if one.metadata.uid != pod.metadata.uid
+        and owner is not None
+        and (one.metadata.namespace, one.metadata.controller()) == (pod.metadata.namespace, owner)
+        and one.status.phase == "Running"
+        and one.metadata.deletion_timestamp is None
+        and any(each.type == "Ready" and each.status == "True" for each in one.status.conditions or ())
+    ]
+    return kept is None or len(others) >= kept.min_ready_replicas
 
 
 def _in_a_window(world: World, agreement: DrainAgreement) -> bool:
@@ -84,7 +118,7 @@ def _in_a_window(world: World, agreement: DrainAgreement) -> bool:
     return agreement.spec.windows is None or any(start <= world.now < start + lasts for start, lasts in opened)
 
 
-def _saved(world: World, pod: Pod, agreement: DrainAgreement) -> bool:
+def _saved(world: World, pod: Pod, agreement: DrainAgreement, told: datetime | None) -> bool:
     """Whether the gang has saved its work as agreed: a checkpoint since it was asked, or time enough for one."""
     terms, name = agreement.spec.checkpoint, pod.metadata.annotation(GANG)
     if terms is None or not (terms.request or terms.required):
@@ -93,11 +127,12 @@ def _saved(world: World, pod: Pod, agreement: DrainAgreement) -> bool:
     saves = [text for one in gang if (text := one.metadata.annotation(LAST_CHECKPOINT))]
     asks = [parse_time(text) for one in gang if (text := one.metadata.annotation(CHECKPOINT_REQUESTED))]
     if not terms.request:
-        return any(_believed(text, pod, world) for text in saves)
+        return told is not None or any(_believed(text, pod, world) for text in saves)
     if not asks:
         return False
     first = min(asks).replace(microsecond=0)
     saved = any(_believed(text, pod, world) and parse_time(text) >= first for text in saves)
+    saved = saved or (told is not None and told >= first)
     over = world.now >= min(asks) + parse_duration(terms.timeout)
     return saved or (over and not terms.required)
 

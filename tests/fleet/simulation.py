@@ -48,7 +48,7 @@ from fleet.upkeep import member
 from fleet.view import View
 from tests.fleet.builders import at, pool
 from tests.fleet.rules import agreed, check, within_budget
-from tests.fleet.world import World, replace
+from tests.fleet.world import World, annotated, replace
 
 _PASS = timedelta(milliseconds=10)
 _RETRY = timedelta(seconds=1)
@@ -245,8 +245,13 @@ class Simulation(World):
         self.change_node(node.metadata.name, labels=labels, annotations=notes, taints=taints or None)
 
     def _annotate(self, uid: str, key: str, value: str) -> None:
-        if uid in self.pods:
-            self.annotate(uid, key, value)
+        """The answer to our own write is in the cache at once, whatever the watch has told."""
+        if uid not in self.pods:
+            return
+        self.annotate(uid, key, value)
+        for _, known in self._past:
+            if uid in known:
+                known[uid] = annotated(known[uid], key, value)
 
     def _record(self, record: DrainRecord) -> None:
         """A record with that name is left as it is; through JSON, as the API server keeps it."""
@@ -297,7 +302,9 @@ class Simulation(World):
         assert victim is not None, f"{pod.key} is evicted and does not stand in the claim's status"
         record = self._written(claim, victim)
         assert record is not None, f"{pod.key} is evicted before its record is written"
-        assert agreed(self, pod, claim, record), f"{pod.key} is evicted without a valid agreement"
+        earlier = [one.record.spec for one in self.evictions if one.claim == claim.metadata.uid]
+        told = max((one.saved_at for one in earlier if one.gang == record.spec.gang and one.saved_at), default=None)
+        assert agreed(self, pod, claim, record, told), f"{pod.key} is evicted without a valid agreement"
         assert not member(claim, pod), f"{pod.key} is evicted for its own gang"
         held = next(one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name)
         settled = held is not None and self.now >= held + self.timing.settle_before_eviction

@@ -219,6 +219,7 @@ def test_the_queue_of_a_gang_is_the_one_that_all_its_pods_name() -> None:
     research = pod("a", 8, labels={KUEUE_QUEUE: "research"})
     assert queue_of([research, research]) == "research"
     assert queue_of([research, pod("b", 8)]) == queue_of([]) == queue_of([pod("b", 8)]) == ""
+    assert queue_of([research, pod("c", 8, labels={KUEUE_QUEUE: "vision"})]) == "", "they do not agree"
 
 
 @pytest.mark.parametrize(

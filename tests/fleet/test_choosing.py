@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.choosing import MOST_WORK, Found, Hit, Option, Price, Terms, best
+from fleet.choosing import best
+from fleet.options import MOST_WORK, Found, Hit, Option, Price, Terms
 from kwok.bench.planner import compare, small_fleet
 
 GANGS = [f"g{index}" for index in range(5)]
@@ -109,6 +110,36 @@ def test_a_node_that_was_not_chosen_may_become_dearer_or_go(
     dearer = [replace(one, idle=one.idle + 7) if one is other else one for one in some]
     assert names(best(dearer, count, terms)) == chosen
     assert names(best([one for one in some if one is not other], count, terms)) == chosen
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 10]), hits()), min_size=4, max_size=9), st.integers(2, 4), st.randoms())
+def test_of_sets_that_cost_the_same_the_first_by_name_is_proved_to_be_it(
+    some: list[tuple[int, tuple[Hit, ...]]], count: int, chance: random.Random
+) -> None:
+    terms = Terms({gang: Price(10, 5, spare) for spare, gang in enumerate(GANGS)}, dict.fromkeys(BUDGETS, 0))
+    every = [Option(f"n{index}", idle, hit) for index, (idle, hit) in enumerate(some)]
+    expected = by_hand(every, count, terms)
+    chance.shuffle(every)
+    found = best(every, count, terms)
+    assert found is not None
+    assert (found.rank, found.optimal) == (expected, True)
+
+
+def test_the_first_by_name_is_found_where_the_search_begins_with_another_that_costs_the_same() -> None:
+    """a, c, d is what taking the cheapest leads to; nothing of it can be had together with b or e."""
+    some = [Option(name, idle) for name, idle in (("a", 0), ("b", 6), ("c", 3), ("d", 7), ("e", 4))]
+
+    def fits(chosen: Sequence[Option]) -> bool:
+        taken = {one.name for one in chosen}
+        return not (taken & {"b", "e"} and taken & {"c", "d"})
+
+    assert names(best(some, 3, Terms({}, fits=fits))) == {"a", "b", "e"}
+
+
+def test_of_equal_sets_the_first_by_name_is_taken_whatever_the_order_of_the_nodes() -> None:
+    some = [Option(f"n{index}", 5) for index in range(5)]
+    for order in itertools.permutations(some):
+        assert names(best(order, 2, Terms({}))) == {"n0", "n1"}
 
 
 def names(found: Found | None) -> set[str]:

@@ -13,6 +13,7 @@ from fleet.why.explain import explain
 from fleet.why.explanations import ContainerState, Event, Kind, Stage, Told, Wait, Workload
 from tests.fleet.asking import KEPT, NOTHING, NOW, SMALL, conditions, refused, waiting_claim, why
 from tests.fleet.builders import agreement, at, claim, job, members, node, owned, pod, pool, view
+from tests.fleet.history import MINUTE, ended
 from tests.fleet.scenes import small
 
 # Kinds
@@ -178,6 +179,17 @@ def test_enough_cards_but_not_on_one_node_names_the_best_node_and_who_blocks_it(
     assert found.ends is not None
     assert found.ends.at == at(3600), "the first of them is enough"
     assert "Best node n1: 4 of 8 free, the others held by team-v/a-0 (2 until 2027-01-04T13:00:00Z)" in found.text
+
+
+def test_who_blocks_a_node_ends_as_its_kind_has_run_before_and_it_is_said_so() -> None:
+    history = [ended(f"x-{index}", 40, ns="team-v") for index in range(3)]
+    silent, unknown = pod("x-9", 4, on="n1"), small(5, "n2")
+    found = why(view(SMALL, node("n1", "small"), node("n2", "small"), history, silent, unknown, pod("p", 6)), "p")
+    assert found.best_node is not None
+    assert [(one.ends_at, one.learned) for one in found.best_node.blockers] == [(at(40 * MINUTE), True)]
+    assert found.ends is not None
+    assert found.ends.at == at(40 * MINUTE)
+    assert "team-v/x-9 (4 until 2027-01-04T12:40:00Z, as its kind has run before)" in found.text
 
 
 def test_a_whole_node_gang_on_a_fragmented_fleet_waits_for_a_whole_node() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fleet.marks import taint
 from fleet.names import CLAIM_KEY
 from fleet.reasons import Reason
-from fleet.resources import Drain, HeldNode, Phase, PhaseTime, Policy
+from fleet.resources import Budget, Checkpoint, Drain, HeldNode, Phase, PhaseTime, Policy
 from fleet.why.explanations import Kind, Result, Stage, Wait
 from tests.fleet.asking import BIG, NOW, SMALL, planned, waiting_claim, why
 from tests.fleet.builders import agreement, at, claim, members, node, owned, pod, pool, ref, view
@@ -64,6 +64,16 @@ def test_its_own_drain_says_what_is_left_on_the_nodes_and_until_when() -> None:
     assert found.ends.at == at(1011)
 
 
+def test_nodes_whose_pods_are_left_to_end_say_until_when() -> None:
+    held_nodes = [HeldNode("n1", "node-n1", NOW)]
+    own = claim(phase=Phase.DRAINING, held=held_nodes, reason=str(Reason.SOFT_VACATE), message="left alone")
+    own = msgspec.structs.replace(own, status=msgspec.structs.replace(own.status, stop_nobody_until=at(1200)))
+    found = why(view(held("n1", own.metadata.uid), own, small(2, "n1"), members(1, gates=[CLAIM_KEY])))
+    assert (found.stage, found.reason) == (Stage.RESERVED, Reason.SOFT_VACATE)
+    assert found.ends is not None
+    assert found.ends.at == at(1200)
+
+
 def test_a_claim_that_gave_its_nodes_back_says_when_it_is_tried_again() -> None:
     own = claim(phase=Phase.BLOCKED, reason=str(Reason.EVICTION_REFUSED), message="refused", retry_at=at(1010))
     found = why(view(node("n1"), own, small(2, "n1"), node("n2"), members(1)))
@@ -94,6 +104,12 @@ def test_an_open_node_that_the_scheduler_has_not_used_yet() -> None:
         ([], Reason.AGREEMENT_MISSING, "team-v would have to write a DrainAgreement for namespace team-b"),
         ([agreement(max_priority=-1)], Reason.AGREEMENT_TERMS, "change the terms"),
         ([agreement(), pool(drain=Drain.DISABLED)], Reason.DRAIN_DISABLED, "drain: Agreed"),
+        (
+            [agreement(budget=Budget(evictions_per_hour=2))],
+            Reason.AGREEMENT_BUDGET,
+            "enough of the budget has aged out",
+        ),
+        ([agreement(checkpoint=Checkpoint(required=True))], Reason.CHECKPOINT_MISSING, "report a checkpoint"),
     ],
 )
 def test_a_gang_that_wants_to_use_agreements_is_told_whose_word_is_missing(

@@ -10,9 +10,9 @@ from fleet.gangs import Gang, belongs, candidate_refs, gang_ref
 from fleet.lifecycle import decide
 from fleet.names import CLAIM_KEY, JOB_COMPLETION_INDEX, KUEUE_POD_GROUP
 from fleet.objects import Job, Pod
-from fleet.planning import unready
 from fleet.reasons import Reason
 from fleet.view import View
+from fleet.wants import unready
 from tests.fleet.builders import at, claim, coscheduling_group, job, node, owned, pod, pod_group, view
 from tests.fleet.gang_kinds import (
     COSCHEDULING,

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from fleet.candidates import victim_of
+from fleet.costs import victims_of
 from fleet.names import CLAIM_KEY
 from fleet.objects import Job, Pod
 from fleet.resources import Phase
@@ -61,5 +61,5 @@ def volcano(index: int, cards: int = 8, ns: str = "team-b", **more: object) -> P
 def test_d41_a_victims_whole_gang_counts_as_lost_whatever_its_kind(kind: Kind) -> None:
     running = [kind.make(index, 2, on=f"n{index}") for index in range(3)]
     seen = view([node(f"n{index}") for index in range(3)], running, kind.needs())
-    lost = victim_of(seen, running[1], "yes", at(100), already_counted=False)
+    (lost,) = victims_of(seen, [running[1]], {}, at(100))
     assert lost.lost_gpu_seconds == 3 * 2 * 100

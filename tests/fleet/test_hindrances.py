@@ -53,6 +53,35 @@ def test_d14_two_budgets_on_one_pod_rule_the_node_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("policy", "healthy", "desired", "ready", "goes"),
+    [
+        (None, 0, 1, False, False),
+        ("IfHealthyBudget", 0, 1, False, False),
+        ("IfHealthyBudget", 1, 1, False, True),
+        (None, 1, 1, False, True),
+        (None, 0, 0, False, False),
+        ("AlwaysAllow", 0, 1, False, True),
+        ("AlwaysAllow", 1, 1, True, False),
+        (None, 1, 1, True, False),
+    ],
+)
+def test_d19_who_is_not_ready_goes_where_the_eviction_api_lets_him(
+    policy: str | None, healthy: int, desired: int, ready: bool, goes: bool
+) -> None:
+    """No disruption is allowed; the rules for unready pods are those of the API server, see kubernetes#72320."""
+    one = budget()
+    spec = msgspec.structs.replace(one.spec, unhealthy_pod_eviction_policy=policy)
+    one = msgspec.structs.replace(one, spec=spec, status=BudgetStatus(0, healthy, desired))
+    crashing = pod("w", 1, on="n1", labels={"app": "web"}, ready=ready)
+    assert (waits(seen(one, pods=(crashing,)))[0] == ("n1",)) is goes
+
+
+def test_a_pod_that_has_not_begun_to_run_goes_whatever_budgets_say() -> None:
+    pulling = pod("w", 1, on="n1", labels={"app": "web"}, phase="Pending")
+    assert waits(seen(budget("a"), budget("b"), pods=(pulling,)))[0] == ("n1",)
+
+
+@pytest.mark.parametrize(
     ("selector", "covers"),
     [
         (WEB, True),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.candidates import victim_of
-from fleet.ledger import loss
+from fleet.costs import victims_of
+from fleet.ledger import work_of
 from fleet.names import LAST_CHECKPOINT, RESTART_COST
 from fleet.objects import Pod
 from fleet.times import format_time
@@ -15,7 +15,8 @@ from tests.fleet.builders import at, node, pod, view
 
 
 def lost(members: list[tuple[Pod, int]], now: datetime) -> float:
-    return loss(members, now).gpu_seconds
+    pods, cards = [pod for pod, _ in members], [cards for _, cards in members]
+    return work_of(pods, cards).lost(now).gpu_seconds
 
 
 def run(name: str = "p", started: float = 0, checkpoint: str = "", restart: str = "", **more: object) -> Pod:
@@ -61,18 +62,17 @@ def test_a_loss_is_never_negative(now: float, cards: int) -> None:
 def test_d41_the_loss_of_a_victim_is_that_of_its_whole_gang_once() -> None:
     gang = [run("a", gang="g", size=2), pod("b", on="n2", gang="g", size=2)]
     seen = view(node("n1"), node("n2"), gang)
-    first = victim_of(seen, gang[0], "yes", at(100), already_counted=False)
-    second = victim_of(seen, gang[1], "yes", at(100), already_counted=True)
+    first, second = victims_of(seen, gang, {}, at(100))
     assert (first.lost_gpu_seconds, second.lost_gpu_seconds) == (200, 0)
     assert (first.cards, second.cards, first.node, second.node) == (1, 1, "n1", "n2")
 
 
 def test_a_pod_that_only_a_look_has_seen_is_counted_too() -> None:
-    victim = victim_of(view(node("n1")), run(), "yes", at(100), already_counted=False)
+    (victim,) = victims_of(view(node("n1")), [run()], {}, at(100))
     assert (victim.cards, victim.lost_gpu_seconds) == (1, 100)
 
 
 def test_members_that_wait_lose_nothing() -> None:
     gang = [run("a", gang="g", size=2), pod("b", gang="g", size=2)]
     seen = view(node("n1"), gang)
-    assert victim_of(seen, gang[0], "yes", at(100), already_counted=False).lost_gpu_seconds == 100
+    assert victims_of(seen, gang[:1], {}, at(100))[0].lost_gpu_seconds == 100

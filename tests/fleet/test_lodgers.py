@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fleet.actions import Action, WriteStatus
 from fleet.board import Refused
 from fleet.lodgers import MARGIN, may_enter, may_finish
 from fleet.marks import taint
@@ -151,3 +152,33 @@ def test_a_victim_that_ends_early_does_not_have_the_short_job_stopped_for_it() -
     assert scene.the_claim().status.phase in {Phase.DRAINING, Phase.PROVING_EMPTY}
     scene.run(120, until=lambda: all_bound(scene))
     assert scene.evicted() == ["n1-0"]
+
+
+def test_when_the_drain_ends_does_not_depend_on_the_short_jobs_there() -> None:
+    scene = slow_drain()
+    before = scene.the_claim().status.drained_by
+    scene.add(lodger("60s"))
+    scene.go_on(5)
+    assert scene.where("short") == ["n1"]
+    assert before is not None
+    assert scene.the_claim().status.drained_by == before
+
+
+def test_who_was_there_before_the_drain_is_no_lodger_whatever_it_declares() -> None:
+    there = pod("short", 1, on="n1", notes={EXPECTED_RUN: "5m"}, tolerations=ASKS, grace=1)
+    scene = Simulation().add(node("n1"), there, agreement(), gang()).run(30)
+    assert scene.evicted() == ["short"]
+    assert all_bound(scene)
+
+
+def test_nobody_is_a_lodger_on_a_node_that_is_open_to_its_gang() -> None:
+    scene = Simulation().add(node("n1"), agreement(ns="team-s"), gang())
+
+    def slip_in(action: Action) -> None:
+        if isinstance(action, WriteStatus) and action.status.phase is Phase.READY:
+            scene.bind(lodger("60s"), "n1")
+
+    scene.after = slip_in
+    scene.run(40)
+    assert scene.evicted() == ["short"]
+    assert all_bound(scene)

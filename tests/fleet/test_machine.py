@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fleet.actions import Action, Answer, CreateRecord, EvictionAnswer, Timing
 from fleet.cards import terminating
 from fleet.errors import FleetError
-from fleet.marks import ENDED
+from fleet.marks import ENDED, HOLDING
 from fleet.names import CLAIM_KEY, GANG, LAST_CHECKPOINT, POLICY
 from fleet.objects import BudgetSpec, DisruptionBudget, LabelSelector, Metadata, Taint
 from fleet.resources import Budget, Checkpoint, DrainRecord, Outcome, Window
@@ -48,6 +48,21 @@ WINDOWS = st.one_of(
         lambda minute, lasts: (Window(f"{minute} 12 * * *", lasts),), st.integers(0, 9), st.sampled_from(["30s", "3m"])
     ),
 )
+WEB = {"app": "web"}
+HIGH = 8
+"""Pods with so many seconds of grace have a priority of 7, those with a controller (an odd grace) the label of WEB."""
+VICTIMS = st.sampled_from(
+    [
+        {},
+        {},
+        {"max_priority": 7},
+        {"select": LabelSelector(WEB), "max_priority": 7},
+        {"select": LabelSelector()},
+        {"keep_ready": 1, "max_priority": 7},
+        {"patience": "5s"},
+    ]
+)
+"""Who may be stopped: pods without priority, all, those of one label, nobody (it is void), what a service spares."""
 FOREIGN = Taint("example.com/keep", "PreferNoSchedule", "x")
 node_names = st.sampled_from(NODES)
 tenants = st.sampled_from(["team-v", "team-v", "team-w"])
@@ -73,6 +88,7 @@ class Cluster(RuleBasedStateMachine):
         budget=BUDGETS,
         checkpoint=CHECKPOINTS,
         least=st.sampled_from([0, 0, 1, 2]),
+        victims=VICTIMS,
     )
     def start(
         self,
@@ -83,6 +99,7 @@ class Cluster(RuleBasedStateMachine):
         budget: Budget | None,
         checkpoint: Checkpoint | None,
         least: int,
+        victims: dict[str, object],
     ) -> None:
         """Every node is busy with pods whose owners have agreed, and a gang wants some of the nodes."""
         self.scene.lag_seconds = lag_seconds
@@ -91,8 +108,8 @@ class Cluster(RuleBasedStateMachine):
             self.scene.add(node(name, taints=(FOREIGN,)))
         for index, grace in enumerate(busy):
             self.slip_in(NODES[index % len(NODES)], "team-v", grace)
-        self.agree("team-v", None, budget, checkpoint, None, "0s")
-        self.agree("team-w", None, None, None, None, "0s")
+        self.agree("team-v", None, budget, checkpoint, None, "0s", victims)
+        self.agree("team-w", None, None, None, None, "0s", {})
         if least:
             self.keep_pods("team-v", least)
         self.submit_a_gang(size, "WaitThenEvict")
@@ -108,7 +125,9 @@ class Cluster(RuleBasedStateMachine):
     def slip_in(self, name: str, ns: str, grace: int) -> None:
         """Another scheduler binds a small pod, whatever our marks say."""
         owner = owned("ReplicaSet", "web") if grace % 2 else None
-        self.scene.bind(pod(self.name("small-"), ns=ns, grace=grace, created=self.scene.seconds, owner=owner), name)
+        more = {"labels": WEB if owner else {}, "priority": 7 if grace == HIGH else 0, "ready": True}
+        one = pod(self.name("small-"), ns=ns, grace=grace, created=self.scene.seconds, owner=owner, **more)  # type: ignore[arg-type]
+        self.scene.bind(one, name)
 
     @rule(first=node_names, second=node_names, ns=tenants)
     def slip_in_a_gang(self, first: str, second: str, ns: str) -> None:
@@ -167,6 +186,7 @@ class Cluster(RuleBasedStateMachine):
         checkpoint=CHECKPOINTS,
         windows=WINDOWS,
         runtime=st.sampled_from(["0s", "5s"]),
+        victims=VICTIMS,
     )
     def agree(
         self,
@@ -176,9 +196,10 @@ class Cluster(RuleBasedStateMachine):
         checkpoint: Checkpoint | None,
         windows: tuple[Window, ...] | None,
         runtime: str,
+        victims: dict[str, object],
     ) -> None:
         expires = None if lasts is None else self.scene.seconds + lasts
-        terms = {"budget": budget, "checkpoint": checkpoint, "windows": windows, "min_runtime": runtime}
+        terms = {"budget": budget, "checkpoint": checkpoint, "windows": windows, "min_runtime": runtime, **victims}
         self.scene.add(agreement(self.name("a"), ns=ns, expires=expires, **terms))  # type: ignore[arg-type]
 
     @precondition(lambda self: self.scene.agreements)
@@ -294,6 +315,17 @@ class Cluster(RuleBasedStateMachine):
             if not claim.status.nodes:
                 gone_by_itself = {uid for uid in uids if uid not in self.scene.pods or _ended(self.scene, uid)}
                 assert set(uids) <= stopped | gone_by_itself, "who was not stopped is not counted"
+
+    @invariant()
+    def a_claim_tells_what_its_records_tell(self) -> None:
+        """Once nothing about it is open: the same pods, and the same sum."""
+        for claim in self.scene.claims.values():
+            mine = [one for one in self.scene.records.values() if one.spec.claim_uid == claim.metadata.uid]
+            if claim.status.phase in HOLDING or any(one.status.outcome is Outcome.PENDING for one in mine):
+                continue
+            stopped = [one.spec for one in mine if one.status.outcome is Outcome.STOPPED]
+            assert {one.uid for one in claim.status.victims} == {one.pod_uid for one in stopped}
+            assert abs(claim.status.lost_gpu_seconds - sum(one.lost_gpu_seconds for one in stopped)) < 0.01
 
     @invariant()
     def each_loss_is_booked_once(self) -> None:

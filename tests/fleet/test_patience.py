@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.forecasts import Event
-from fleet.patience import Limits, Stake, rough, weigh
+from fleet.patience import Limits, Stake, weigh
 from fleet.resources import Course, Weighing
+from fleet.spending import rough
 from tests.fleet.builders import T0, at
 
 HOUR = 3600.0
@@ -74,7 +75,7 @@ def test_it_waits_for_the_checkpoint_after_which_little_is_lost() -> None:
     found = weigh([replace(old(saves=(720,)), loss=29200, floor=400)], NOW)
     assert (found.course, found.wait_until, found.wait_cost) == (Course.AWAIT_CHECKPOINT, at(750), None)
     assert found.note == (
-        "in 12 min (2027-01-04T12:12:00.000000Z) Job team-v/train-7 saves its work: the cost falls by 99 %, "
+        "in 12 min (2027-01-04T12:12:00Z) Job team-v/train-7 saves its work: the cost falls by 99 %, "
         "from about 29000 GPU-s"
     )
 

@@ -200,3 +200,13 @@ def test_an_answer_from_before_the_node_was_seen_empty_does_not_count() -> None:
     scene.probes["n1"] = ProbeResult(scene.now, empty=True)
     scene.run(60, until=lambda: all_bound(scene))
     assert sum(isinstance(one, Probe) for one in scene.done) == 1
+
+
+def test_an_empty_node_is_probed_anew_if_another_keeps_the_claim_waiting() -> None:
+    """What one node's probe said is not good for ever: somebody may have started something there meanwhile."""
+    scene = busy(["n1", "n2"], each=1, timing=PROBED).add(gang(2))
+    scene.probe = lambda name: "a process is left" if name == "n2" and scene.seconds < 40 else ""
+    scene.run(60, until=lambda: all_bound(scene))
+    assert all_bound(scene)
+    asked = [one.node.metadata.name for one in scene.done if isinstance(one, Probe)]
+    assert 3 <= asked.count("n1") <= 6

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.marks import taint
 from fleet.names import LAST_CHECKPOINT
 from fleet.objects import BudgetSpec, BudgetStatus, DisruptionBudget, LabelSelector, Metadata, Pod, Taint
 from fleet.planning import Choice, choose
@@ -122,6 +123,8 @@ def test_nobody_pays_back_at_once() -> None:
     assert (found.reason, found.wake_at) == (Reason.COOL_DOWN, at(9000) + COOL)
     later = choose(view(node("n1"), running, terms, wants, before), one, {}, at(9000) + COOL, cool_down=COOL)
     assert names(later) == ["n1"]
+    spared = record("a-0", ns="team-a", stopped=9000, job="team-a/Gang/a/", by="team-b/Gang/b/", outcome=Outcome.SPARED)
+    assert names(chosen(view(node("n1"), running, terms, wants, spared), one)) == ["n1"], "nobody was stopped for b"
 
 
 def test_a_stop_that_only_a_claim_tells_of_counts_as_well() -> None:
@@ -131,6 +134,13 @@ def test_a_stop_that_only_a_claim_tells_of_counts_as_well() -> None:
     other = claim("b", gang=ref("b"), victims=(told,))
     seen = view(node("n1"), running, terms, members(1, gang="a", ns="team-a"), other)
     assert chosen(seen, claim("a", ns="team-a", gang=ref("a"))).reason is Reason.COOL_DOWN
+
+
+def test_a_held_node_is_open_to_the_claim_that_holds_it_whoever_asked_before() -> None:
+    mine, other = claim("a", ns="team-a", gang=ref("a")), claim("b", gang=ref("b"))
+    wants = [members(1, gang="a", ns="team-a"), members(1, gang="b")]
+    seen = view(node("n1", taints=(taint(mine.metadata.uid),)), wants, mine, other)
+    assert [names(chosen(seen, one)) for one in (other, mine, other)] == [[], ["n1"], []]
 
 
 # Checkpoints

@@ -68,7 +68,7 @@ def test_pods_tell_more_than_their_job_and_one_that_runs_them_by_turns_tells_not
     assert learned(running, *by_turns) is None
 
 
-@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"])
 def test_services_have_no_run_time(kind: str) -> None:
     owner = owned(kind, "chat")
     runs = [ended(f"chat-{number}", 5, owner=owner) for number in range(3)]

@@ -39,7 +39,7 @@ def spent(*records: DrainRecord, now: float = 100_000) -> Spending:
 
 
 def overdrafts(spending: Spending, *wanted: Victim, **budget: Any) -> dict[str, Overdraft]:
-    return dict(spending.overdrafts(wanted, {KEY: agreement(budget=Budget(**budget))}))
+    return dict(spending.overdrafts(wanted, {KEY: agreement(budget=Budget(**budget))}, "uid-team-b-c"))
 
 
 # What counts
@@ -134,6 +134,26 @@ def test_all_pods_of_a_job_stopped_at_one_moment_are_one_hit() -> None:
     assert len(overdrafts(spent(*hit), *gang, evictions_per_job_per_day=1)) == 8
     rest = victim("j-9", job="j", since=50_000)
     assert overdrafts(spent(*hit), rest, evictions_per_job_per_day=1) == {}, "the rest of the gang that is hit already"
+    other = spent(*(record(f"j-{index}", stopped=50_000, job="j", claim="two") for index in range(8)))
+    assert set(overdrafts(other, rest, evictions_per_job_per_day=1)) == {rest.uid}, "hit by another claim, by chance"
+
+
+def test_of_hits_that_are_asked_for_together_the_earlier_go_first() -> None:
+    """A claim has written down one pod of a job; before it is stopped another one slips in on the node."""
+    known, new, last = (victim(f"j-{n}", job="j", since=since) for n, since in enumerate((50_000, 60_000, 70_000)))
+    assert set(overdrafts(spent(), new, known, last, evictions_per_job_per_day=1)) == {new.uid, last.uid}
+    found = overdrafts(spent(), new, known, last, evictions_per_job_per_day=2)
+    assert set(found) == {last.uid}
+    assert found[last.uid].from_ == at(50_000) + DAY
+    assert set(overdrafts(spent(), known, new, evictions_per_job_per_day=0)) == {known.uid, new.uid}
+
+
+def test_a_figure_that_grows_every_second_does_not_make_a_new_text_every_second() -> None:
+    texts = {
+        overdrafts(spent(), victim(lost=2_510 + seconds), gpu_seconds_per_day=100)["team-v.w"].text
+        for seconds in range(30)
+    }
+    assert len(texts) == 1
 
 
 def test_lost_work_is_summed_over_all_that_are_wanted_together() -> None:

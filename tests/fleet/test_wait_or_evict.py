@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fleet.actions import Action, WriteStatus
 from fleet.names import CHECKPOINT_EVERY, EXPECTED_RUN, LAST_CHECKPOINT, POLICY
 from fleet.objects import Pod
 from fleet.resources import Checkpoint, Course, Phase, Policy, Weighing, Window
@@ -124,7 +125,7 @@ def test_a_later_end_is_waited_for_with_nothing_held() -> None:
     simulation.run(30)
     assert told(simulation) == ("Pending", "WaitingIsCheaper")
     message = simulation.the_claim().status.message
-    assert "in 50 min (2027-01-04T12:50:00.000000Z) all pods there are expected to have ended" in message
+    assert "in 50 min (2027-01-04T12:50:00Z) all pods there are expected to have ended" in message
     said = explain(simulation.view(), simulation.pods["team-b.train-0"], Told(), simulation.now)
     assert said.ends is not None
     assert (said.ends.how, said.ends.at) == (
@@ -279,3 +280,47 @@ def test_who_stops_nobody_is_shown_what_it_would_cost(policy: Policy) -> None:
     assert found.wait_cost == pytest.approx(24000, abs=8)
     assert told(simulation)[0] == ("Planned" if policy is Policy.PREVIEW else "Pending")
     assert (simulation.evicted(), simulation.marked()) == ([], [])
+
+
+def test_who_slips_in_when_the_held_node_has_emptied_early_is_stopped_at_once() -> None:
+    """Nobody was to be stopped before the expected end; that is over with the drain."""
+    simulation = cluster(worker(run="2h5m"), gang())
+    simulation.later(MINUTE, lambda: simulation.end("team-v.train-7"))
+
+    def slip_in(action: Action) -> None:
+        if isinstance(action, WriteStatus) and action.status.phase is Phase.READY and not simulation.where("late"):
+            simulation.bind(pod("late", created=simulation.seconds), "n1")
+
+    simulation.after = slip_in
+    simulation.run(2 * MINUTE)
+    assert simulation.evicted() == ["late"]
+    assert bound(simulation)
+
+
+def test_a_node_that_may_not_be_taken_is_not_held_until_it_frees_up() -> None:
+    """It is free sooner than another, but its owner has not agreed to anything: it is waited for, with nothing held."""
+    simulation = cluster(worker(run="2h40m"), node("n2"), worker("other", run="2h5m", on="n2", ns="team-x"), gang())
+    simulation.run(30)
+    assert weighing(simulation).course is Course.WAIT
+    assert simulation.marked() == []
+
+
+def test_what_may_not_be_taken_yet_is_not_shown_as_to_be_held() -> None:
+    simulation = Simulation().add(node("n1"), worker(run="2h5m"), agreement(min_runtime="3h"), gang()).run(30)
+    assert told(simulation) == ("Pending", "AgreementNotYet")
+    assert weighing(simulation).course is Course.WAIT
+
+
+def test_who_slips_in_on_a_free_node_that_is_taken_instead_of_the_held_one_is_stopped_at_once() -> None:
+    simulation = cluster(worker(run="2h5m"), gang())
+    simulation.later(MINUTE, lambda: simulation.add(node("n2")))
+
+    def slip_in(action: Action) -> None:
+        status = action.status if isinstance(action, WriteStatus) else None
+        if status and status.phase is Phase.DRAINING and status.node_names == "n2" and not simulation.where("late"):
+            simulation.bind(pod("late", created=simulation.seconds), "n2")
+
+    simulation.after = slip_in
+    simulation.run(MINUTE + 30)
+    assert simulation.evicted() == ["late"]
+    assert simulation.where("train-0") == ["n2"]

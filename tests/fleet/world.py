@@ -25,6 +25,12 @@ from tests.fleet.builders import T0, at, flat, pool
 replace = msgspec.structs.replace
 
 
+def annotated(pod: Pod, key: str, value: str) -> Pod:
+    """The pod with one more annotation."""
+    notes = {**(pod.metadata.annotations or {}), key: value}
+    return replace(pod, metadata=replace(pod.metadata, annotations=notes))
+
+
 @dataclass
 class World:
     """Everything in the cluster; nodes by name, pods, jobs and claims by UID."""
@@ -117,9 +123,7 @@ class World:
 
     def annotate(self, uid: str, key: str, value: str) -> None:
         """Somebody puts an annotation on a pod."""
-        pod = self.pods[uid]
-        notes = {**(pod.metadata.annotations or {}), key: value}
-        self.pods[uid] = replace(pod, metadata=replace(pod.metadata, annotations=notes))
+        self.pods[uid] = annotated(self.pods[uid], key, value)
 
     # The Eviction API and its budgets
 
