@@ -130,11 +130,19 @@ class LeaseElector:
         if not self.is_valid():
             return
         self._renewed_at = None
-        spec = msgspec.structs.replace(
-            self._spec, holder_identity="", lease_duration_seconds=1, renew_time=format_time(datetime.now(UTC))
-        )
         with contextlib.suppress(ClusterError):
-            await self._put(spec)
+            try:
+                await self._put(self._given_up())
+            except Conflict:
+                # A renewal was under way when we were told to stop, and has arrived after all.
+                lease = _DECODER.decode(await self._api.get(self._path))
+                if lease.spec.holder_identity == self.identity:
+                    self._version, self._spec = lease.metadata.resource_version, lease.spec
+                    await self._put(self._given_up())
+
+    def _given_up(self) -> _Spec:
+        now = format_time(datetime.now(UTC))
+        return msgspec.structs.replace(self._spec, holder_identity="", lease_duration_seconds=1, renew_time=now)
 
     def _left(self) -> float:
         ends = (self._renewed_at or 0.0) + self._deadline

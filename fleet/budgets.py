@@ -1,10 +1,17 @@
 """PodDisruptionBudgets: whether pods could be evicted at all, read before anybody is stopped."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from fleet.objects import DisruptionBudget, Pod
 from fleet.readiness import is_ready
 from fleet.selectors import labels_match
+
+NOT_READY: Final = (
+    "the pod is not ready, so the budget can be met only with others: "
+    "unhealthyPodEvictionPolicy: AlwaysAllow lets such pods go"
+)
+"""What its owner can do about a pod that never gets ready and holds up a drain (kubernetes#72320)."""
 
 
 def matching(pod: Pod, budgets: Iterable[DisruptionBudget]) -> tuple[DisruptionBudget, ...]:
@@ -30,11 +37,17 @@ def forbidden(pods: Iterable[Pod], budgets: tuple[DisruptionBudget, ...]) -> str
             continue
         found = matching(pod, budgets)
         if len(found) > 1:
-            return f"two budgets cover pod {pod.key}, which the Eviction API refuses"
+            names = " and ".join(sorted(map(_name, found)))
+            return f"two budgets, {names}, cover pod {pod.key}, which the Eviction API refuses"
         for budget in found:
             if budget.status.disruptions_allowed <= 0 and (is_ready(pod) or not _lets_unready_go(budget)):
-                return f"budget {budget.metadata.namespace}/{budget.metadata.name} allows no disruption now"
+                advice = "" if is_ready(pod) or not pod.status.conditions else f"; {NOT_READY}"
+                return f"budget {_name(budget)} allows no disruption now{advice}"
     return None
+
+
+def _name(budget: DisruptionBudget) -> str:
+    return f"{budget.metadata.namespace}/{budget.metadata.name}"
 
 
 def _lets_unready_go(budget: DisruptionBudget) -> bool:

@@ -13,7 +13,7 @@ from fleet.options import Fits, Option, Price, Terms
 from fleet.readiness import Shortfall
 from fleet.relocation import Homes
 from fleet.resources import DrainAgreement, Victim
-from fleet.spending import Overdraft, Spending
+from fleet.spending import Overdraft, Spending, rough
 from fleet.view import View
 
 _UNITS = 1000
@@ -161,7 +161,7 @@ class Together:
             return Hindrance(overdrafts=tuple(over.values()))
         lost = sum(each)
         if self.ceiling is not None and lost > self.ceiling:
-            text = f"stopping others would throw away {lost:.0f} GPU-seconds, more than the {self.ceiling:.0f}"
+            text = f"stopping others would throw away {rough(lost)} GPU-seconds, more than the {self.ceiling:.0f}"
             return Hindrance(ceiling=f"{text} that its own expected run allows")
         return None
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from fleet.agreements import Consent, Verdict
 from fleet.backfill import Ahead
+from fleet.budgets import forbidden
 from fleet.candidates import Candidate, being_vacated, with_budget
 from fleet.cards import asks
 from fleet.consents import Consents
@@ -230,7 +231,7 @@ class _Judge:
             from_=from_,
             consent_missing=missing,
             free_at=there.free_at,
-            detail=_detail(refused, needed, overdrafts, self.consents),
+            detail=_detail(refused, needed, overdrafts, self.consents) or self._held_up(refused, running),
             keeps=keeps,
             gangs=there.gangs,
             hits=tenants.hits,
@@ -253,6 +254,10 @@ class _Judge:
             memo[key] = budgeted, spending.overdrafts(victims, self.agreements) if budgeted else {}
         found: tuple[int, Mapping[str, Overdraft]] = memo[key]
         return found
+
+    def _held_up(self, refused: str | None, running: tuple[Pod, ...]) -> str:
+        """Which disruption budget lets nobody go, if that is why the node is refused."""
+        return forbidden(running, self.view.budgets) or "" if refused == Reason.BUDGET else ""
 
     def _refusal(
         self, pool: GPUPool, there: Occupants, verdicts: Sequence[Verdict], overdrafts: Mapping[str, Overdraft]

@@ -16,7 +16,7 @@ import msgspec
 from fleet.actions import AskCheckpoint, CreateRecord, Evict, EvictionAnswer, Look
 from fleet.agreements import Consent, Verdict
 from fleet.booking import accepted, booked, drained_victims, undecided
-from fleet.budgets import matching
+from fleet.budgets import NOT_READY, matching
 from fleet.cards import finished, terminating
 from fleet.checkpoints import Saving, saving
 from fleet.consents import consent
@@ -39,10 +39,6 @@ from fleet.times import clock
 from fleet.upkeep import Context, member
 
 _SHOWN: Final = 3
-_UNHEALTHY: Final = (
-    "; the pod is not ready, so the budget can be met only with others: "
-    "unhealthyPodEvictionPolicy: AlwaysAllow lets such pods go"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +288,7 @@ class _Stopping:
             self.context.decision.actions.append(Evict(self.claim, victim))
         else:
             self.context.decision.wake(answer.retry_at)
-        advice = "" if is_ready(pod) or not pod.status.conditions else _UNHEALTHY
+        advice = "" if is_ready(pod) or not pod.status.conditions else f"; {NOT_READY}"
         return f"pod {pod.key}{self._under(pod)} may not go yet: {answer.text}{advice}"
 
     def _under(self, pod: Pod) -> str:

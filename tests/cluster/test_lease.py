@@ -299,6 +299,31 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
         yield client
 
 
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_it_lets_go_although_a_renewal_was_under_way_when_it_was_told_to_stop(taken_over: bool) -> None:
+    """The renewal was stored and its answer never came: the version it knows is an old one. What is another's stays."""
+
+    async def play() -> None:
+        server = LeaseServer()
+        first = elector(server, "a", renew_seconds=2)
+        await first.acquire()
+        server.answers_lost = True
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(3)
+        assert len(server.writers) == 2
+        holding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await holding
+        server.answers_lost = False
+        if taken_over:
+            server.lease["spec"]["holderIdentity"] = "b"
+        await first.release()
+        assert not first.is_valid()
+        assert server.lease["spec"]["holderIdentity"] == ("b" if taken_over else "")
+
+    run(play())
+
+
 async def test_the_real_api_server_takes_the_records_and_hands_over(api: Api) -> None:
     name = f"lease-{uuid.uuid4().hex[:8]}"
     first = LeaseElector(api, "default", name, "a", lease_seconds=3, renew_seconds=0.2)

@@ -141,6 +141,7 @@ async def test_an_eviction_whose_grounds_are_gone_is_not_sent(gone: str) -> None
     "changed",
     [
         {"phase": Phase.BLOCKED, "held": []},
+        {"phase": Phase.BLOCKED},
         {"held": [HeldNode("n2", "node-n2")]},
         {"victims": ()},
         {"victims": (msgspec.structs.replace(VICTIM, evicted_at=at(1)),)},
@@ -222,6 +223,16 @@ async def test_the_queue_and_the_checkpoints_of_the_gangs_are_looked_up() -> Non
     scene.pods.update({"v-1": saved, "lead": lead})
     careful = agreement(queues=["research"], checkpoint=Checkpoint(required=True))
     assert await scene.evict_while(lambda: scene.agreements.update(a=careful)) == SENT
+
+
+async def test_a_checkpoint_of_a_gang_of_that_name_in_another_namespace_does_not_count() -> None:
+    scene = Scene()
+    saved = pod("v", on="n1", uid="v-1", started=-60_000_000, gang="pair")
+    notes = {LAST_CHECKPOINT: "2026-01-01T00:00:00Z"}
+    other = pod("lead", ns="team-w", on="n2", started=-60_000_000, gang="pair", notes=notes)
+    scene.pods.update({"v-1": saved, "lead": other})
+    careful = agreement(checkpoint=Checkpoint(required=True))
+    assert await scene.evict_while(lambda: scene.agreements.update(a=careful)) == []
 
 
 # The books
@@ -332,6 +343,16 @@ async def test_both_sides_are_told_once_nothing_is_open_between_them() -> None:
             "claim team-b/c had 2 pod(s) of team-v stopped under agreement team-v/yes; 42 GPU-seconds lost"
         ),
     }
+
+
+async def test_what_is_open_under_another_agreement_does_not_keep_the_first_from_being_told() -> None:
+    scene, _, action = booking()
+    await scene.hands.do(action)
+    (mine,) = scene.records.values()
+    for index, other in enumerate((record("w", under="no", claim="c-1"), record("x", claim="another"))):
+        scene.records[f"open-{index}"] = msgspec.structs.replace(other, status=RecordStatus())
+    await scene.hands.do(ResolveRecord(mine, Outcome.STOPPED, at(5)))
+    assert [where.kind for where, *_ in scene.told] == ["WholeNodeClaim", "DrainAgreement"]
 
 
 async def test_a_checkpoint_is_asked_for_of_this_very_pod() -> None:

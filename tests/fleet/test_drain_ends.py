@@ -182,6 +182,8 @@ def test_d19_a_victim_that_is_never_ready_under_a_budget_rules_its_node_out(anot
         assert (made.phase, scene.where("train")) == (Phase.BOUND, ["n2"])
     else:
         assert (made.phase, made.reason) == (Phase.PENDING, Reason.BUDGET)
+        assert "budget team-v/web allows no disruption now" in made.message
+        assert "unhealthyPodEvictionPolicy: AlwaysAllow" in made.message
         scene.run(65)
         assert (scene.the_claim().status.phase, scene.the_claim().status.reason) == (Phase.FAILED, Reason.DEADLINE)
     assert "team-v.n1-0" not in scene.eviction_calls

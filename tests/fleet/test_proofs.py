@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.actions import Probe, ProbeResult, Timing
+from fleet.actions import Probe, ProbeResult, Timing, WriteStatus
 from fleet.hami import LOCK
 from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
 from fleet.objects import (
@@ -176,6 +176,7 @@ def test_the_nodes_own_probe_has_the_last_word_and_is_asked_again_every_second()
     scene.run(60, until=lambda: all_bound(scene))
     assert busy_until <= scene.seconds < busy_until + 2
     assert 10 <= sum(isinstance(one, Probe) for one in scene.done) <= 30
+    assert sum(isinstance(one, WriteStatus) for one in scene.done) < 15, "it says the same all the time"
 
 
 def test_the_probe_is_asked_only_once_nobody_is_left_and_never_unless_that_is_wanted() -> None:
