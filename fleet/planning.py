@@ -280,7 +280,7 @@ def _why(
     else:
         reason, text = why(_only(search.every, search.domains), search.count, None, search.where)
     if later is not None:
-        text += f"; the next agreement applies from {clock(later)}"
+        text += f"; that may change from {clock(later)}"
     return reason, text, later
 
 

@@ -79,7 +79,7 @@ def story(*more: Any) -> Story:
 
 
 C_AGREES = agreement("always", ns="team-c")
-NEXT = "the next agreement applies from 2027-01-04T12:12:00Z"
+NEXT = "that may change from 2027-01-04T12:12:00Z"
 
 
 def test_the_story() -> None:
