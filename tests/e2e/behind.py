@@ -1,4 +1,4 @@
-"""The controller behind a proxy, for one test on a control plane that others use too."""
+"""A program of ours behind a proxy, for one test on a control plane that others use too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kwok.controlplane import ControlPlane
 from kwok.faultproxy import Proxy, proxy
 from kwok.faults import Call
-from kwok.product import CONTROLLER, Product
+from kwok.product import CONTROLLER, EXTENDER, Product
 from kwok.workloads import Manifest
 
 API = "admissionregistration.k8s.io/v1"
@@ -31,11 +31,25 @@ async def controller_behind(plane: ControlPlane, product: Product) -> AsyncItera
             await start_again(plane, product)
 
 
-async def start_again(plane: ControlPlane, product: Product) -> None:
-    """End the controller, if it runs, and start it."""
-    await asyncio.to_thread(plane.stop_component, CONTROLLER)
-    await asyncio.to_thread(product.launch, CONTROLLER)
-    await product.ready(CONTROLLER)
+@contextlib.asynccontextmanager
+async def extender_behind(between: Proxy, plane: ControlPlane, product: Product) -> AsyncIterator[None]:
+    """The extender started anew, ready or not, with the proxy before the API server; the usual one again afterwards."""
+    product.through[EXTENDER] = between.url
+    await asyncio.to_thread(plane.stop_component, EXTENDER)
+    await asyncio.to_thread(product.launch, EXTENDER)
+    try:
+        yield
+    finally:
+        between.let_go()
+        del product.through[EXTENDER]
+        await start_again(plane, product, EXTENDER)
+
+
+async def start_again(plane: ControlPlane, product: Product, name: str = CONTROLLER) -> None:
+    """End the program, if it runs, and start it."""
+    await asyncio.to_thread(plane.stop_component, name)
+    await asyncio.to_thread(product.launch, name)
+    await product.ready(name)
 
 
 def evicts(name: str = "") -> Callable[[Call], bool]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from kwok.admin import Admin
 from kwok.controlplane import ControlPlane
-from kwok.product import CONTROLLER, EXTENDER, NAMESPACE, Product
+from kwok.faultproxy import proxy
+from kwok.product import EXTENDER, Product
 from kwok.readings import phase, reason
 from kwok.testing import Fleet
-from tests.e2e.conftest import SETTINGS, running_plane, running_product
+from tests.e2e.behind import extender_behind, start_again
+from tests.e2e.conftest import running_plane, running_product
 from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground, new_ground
 from tests.e2e.play import agreement
-from tests.e2e.relay import Relay, relay
 
 NOT_READY = "wholenode: the extender has not seen the whole cluster yet"
 WAITING = "wholenode: the gang's claim holds no proved empty node yet"
@@ -43,23 +43,6 @@ async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -
         yield ground
 
 
-@contextlib.asynccontextmanager
-async def extender_behind(
-    relay: Relay, plane: ControlPlane, product: Product, directory: Path
-) -> AsyncIterator[Product]:
-    """The extender started anew, with the relay between it and the API server; the usual one again afterwards."""
-    original = plane.kubeconfig_for_service_account(NAMESPACE, "wholenode-extender")
-    kubeconfig = relay.kubeconfig(original, directory / "relay.kubeconfig")
-    slow = Product(plane, {**SETTINGS, "WHOLENODE_KUBECONFIG": str(kubeconfig)})
-    slow.ports = product.ports
-    for one in (slow, product):
-        await asyncio.to_thread(plane.stop_component, EXTENDER)
-        one.launch(EXTENDER)
-        if one is slow:
-            yield slow
-        await one.ready(EXTENDER)
-
-
 async def first_word(port: int) -> int:
     """Status of the extender's first answer to whether it is ready."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(HELD_OPEN_SECONDS):
@@ -71,13 +54,13 @@ async def first_word(port: int) -> int:
 
 
 async def test_e18_the_extender_refuses_a_pod_because_it_has_not_seen_the_last_victim_go_and_the_pod_is_bound(
-    ground: Ground, plane: ControlPlane, product: Product, tmp_path: Path
+    ground: Ground, plane: ControlPlane, product: Product
 ) -> None:
     (node,) = await ground.pool(1, overflow="Reclaimable", drain="Agreed")
     await ground.admin.create(agreement(ground.namespace, (ground.namespace,)))
     await ground.pod("victim", node=node, cards=1, term_delay="2s", grace_seconds=10)
-    async with relay(ground.admin) as between, extender_behind(between, plane, product, tmp_path) as slow:
-        await slow.ready(EXTENDER)
+    async with proxy(product.kubeconfig(EXTENDER)) as between, extender_behind(between, plane, product):
+        await product.ready(EXTENDER)
         await ground.gang("train", 1, annotations=VACATE)
         await ground.until(lambda: reason(ground.claims().get("train", {})) == "WaitingForVictimsToEnd")
         between.hold()
@@ -92,21 +75,18 @@ async def test_e18_the_extender_refuses_a_pod_because_it_has_not_seen_the_last_v
 
 
 async def test_e20_an_extender_that_starts_late_says_so_and_the_pod_is_bound_once_it_knows_the_cluster(
-    ground: Ground, plane: ControlPlane, product: Product, tmp_path: Path
+    ground: Ground, plane: ControlPlane, product: Product
 ) -> None:
     """The controller starts anew, too: else it would wake the pod because of the new pool."""
     (node,) = await ground.pool(1, accepts="Small")
-    await asyncio.to_thread(plane.stop_component, CONTROLLER)
-    product.launch(CONTROLLER)
-    await product.ready(CONTROLLER)
-    async with relay(ground.admin) as between:
+    await start_again(plane, product)
+    async with proxy(product.kubeconfig(EXTENDER)) as between:
         between.hold()
-        async with extender_behind(between, plane, product, tmp_path) as slow:
-            assert await first_word(slow.ports[EXTENDER]) == 503
+        async with extender_behind(between, plane, product):
+            assert await first_word(product.ports[EXTENDER]) == 503
             await ground.pod("cpu", cards=0)
-            await ground.until(
-                lambda: ground.runs("cpu")
-            )  # nothing more is to happen to it, for it would wake the other
+            # Nothing more is to happen to it, for it would wake the other.
+            await ground.until(lambda: ground.runs("cpu"))
             await ground.pod("early", cards=1)
             await ground.until(lambda: ground.refused("early", f"1 {NOT_READY}"))
             assert ground.bound() == {"cpu": node}
