@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kwok.admin import Admin, APIError, create_all
 from kwok.errors import LabError
@@ -165,24 +166,25 @@ class Race:
             if one.namespace == namespace and one.bound_at is not None and one.gone_at is None
         ]
 
+    @cached_property
     def _names(self) -> list[str]:
         return [node["metadata"]["name"] for node in self.scene.fleet()]
 
     def _idle_nodes(self) -> list[str]:
-        """Nodes without a long-running job: what the flood leaves there ends by itself."""
-        now = time.monotonic()
-        return [
-            node
-            for node in self._names()
-            if not any(
-                one.namespace in TEAMS and int(one.name.removeprefix("job-")) < 100_000  # noqa: PLR2004
-                for one in self.watch.holders(node, now)
-            )
-        ]
+        """Nodes without a long-running job: what the flood leaves there ends by itself. Asked at every event."""
+        busy = {
+            one.node
+            for one in self.watch.pods.values()
+            if one.bound_at is not None
+            and one.gone_at is None
+            and one.namespace in TEAMS
+            and int(one.name.removeprefix("job-")) < 100_000  # noqa: PLR2004
+        }
+        return [node for node in self._names if node not in busy]
 
     def _fewest_pods(self, count: int) -> list[str]:
         now = time.monotonic()
-        return sorted(self._names(), key=lambda node: (len(self.watch.holders(node, now)), node))[:count]
+        return sorted(self._names, key=lambda node: (len(self.watch.holders(node, now)), node))[:count]
 
     async def _claims_settled(self) -> None:
         await self.admin.wait_for_all(

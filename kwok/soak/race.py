@@ -12,7 +12,7 @@ from kwok.controlplane import ControlPlane
 from kwok.landings import PodWatch, Report, follow
 from kwok.product import Product
 from kwok.race import Arrivals, Race, flood, prepare
-from kwok.scene import BENEFICIARY, Scene
+from kwok.scene import BENEFICIARY, TEAMS, Scene
 
 _SHOWN = 20
 _PATIENCE_SECONDS = 240.0
@@ -61,10 +61,18 @@ async def _bursts(
         for run in range(load.bursts):
             reports.append(await race.burst(run))
             await race.clear(run)
+            await _sweep_up(admin)
             watch.forget_gone()
             landed, wrong = sum(one.landed for one in reports), sum(len(one.wrong) for one in reports)
             say(f"soak: {landed} landings, {wrong} wrong, after {run + 1} of {load.bursts} bursts")
     return reports, arrivals
+
+
+async def _sweep_up(admin: Admin) -> None:
+    """Delete the flood's ended pods, as a time to live would: thousands of them would slow down every list."""
+    ended = {"fieldSelector": "status.phase=Succeeded"}
+    for team in TEAMS:
+        await admin.request("DELETE", f"/api/v1/namespaces/{team}/pods", params=ended)
 
 
 def figures(load: Load, reports: list[Report], arrivals: Arrivals) -> Figures:
