@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import secrets
 import signal
@@ -14,7 +13,7 @@ from cluster.client import Api, connect
 from cluster.errors import LeaseLost
 from cluster.events import EventWriter
 from cluster.lease import LeaseElector
-from cluster.program import run_program
+from cluster.program import run_program, tame_collector
 from controller.caches import Caches
 from controller.engine import Engine
 from controller.hands import Hands
@@ -29,8 +28,6 @@ from fleet.retention import Keep
 _LOG = logging.getLogger("wholenode.controller")
 _STUCK_SECONDS = 30.0
 _SILENT_SECONDS = 150.0
-_COLLECT_EVERY = 50_000
-"""Objects made and not freed between two looks of the garbage collector."""
 
 
 class _Stopped(Exception):  # noqa: N818 (not an error)
@@ -99,11 +96,8 @@ class _Replica:
         await Retention(self._api, self._caches, keep, self._lease.is_valid).run()
 
     async def _tame_collector(self) -> None:
-        """What the caches hold stays, what a pass makes goes with it: to look through both took a third of a pass."""
         await self._caches.synced()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_COLLECT_EVERY)
+        tame_collector()
 
     def _changed(self) -> None:
         self._engine.kick()

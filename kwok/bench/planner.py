@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from cluster.program import tame_collector
 from fleet.planning import Choice, choose
 from fleet.view import View
 from kwok.bench.busyfleet import NOW, Shape, picture
@@ -104,13 +105,17 @@ def _excess(choice: Choice) -> int:
 
 
 def timed(size: Size, rng: random.Random) -> Figures:
-    """How long choices take: what all claims of a pass share is worked out by the first, which is told apart."""
+    """How long choices take: what all claims of a pass share is worked out by the first, which is told apart.
+
+    The garbage collector is kept off the fleet, as the controller keeps it off its caches.
+    """
     first: list[float] = []
     others: list[float] = []
     proved = 0
     shape = Shape(nodes=size.nodes, teams=20, gangs=300, services=100, wanted=(1, *_WANTED), tight=0.01)
     for number in range(size.fleets):
         view = picture(replace(shape, tight=0.01 if number % 2 else 0.0), rng)
+        tame_collector()
         for place, claim in enumerate(view.claims.values()):
             began = time.perf_counter()
             choice = choose(view, claim, {}, NOW, _GRACE)
