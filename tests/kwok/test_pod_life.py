@@ -33,6 +33,7 @@ async def test_fifty_nodes_become_ready_and_take_pods(admin: Admin, fleet: Fleet
     found = await admin.wait_for_all(
         f"/api/v1/namespaces/{namespace}/pods",
         lambda pods: len(pods) == 50 and all(phase("Running")(pod) for pod in pods.values()),
+        timeout_seconds=180,
     )
     assert sorted(pod["spec"]["nodeName"] for pod in found.values()) == sorted(nodes)
 
