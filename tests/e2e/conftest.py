@@ -11,6 +11,9 @@ from kwok.admin import Admin
 from kwok.controlplane import ControlPlane
 from kwok.landings import PodWatch, follow
 from kwok.product import Product
+from kwok.testing import Fleet
+from tests.e2e.ground import Ground, new_ground
+from tests.e2e.play import agreement
 
 SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4"}
 
@@ -70,3 +73,11 @@ async def product(plane: ControlPlane, admin: Admin) -> AsyncIterator[Product]:
     await product.install(admin)
     yield product
     product.stop()
+
+
+@pytest.fixture
+async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -> AsyncIterator[Ground]:
+    """What one test stands on: whoever is in the namespace agrees to be stopped for its whole-node jobs."""
+    async with new_ground(admin, product, fleet, namespace) as ground:
+        await admin.create(agreement(namespace, (namespace,)))
+        yield ground

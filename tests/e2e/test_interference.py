@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
 
 from kwok import helm as tools
-from kwok.admin import Admin, Object
+from kwok.admin import Object
 from kwok.controlplane import ControlPlane
 from kwok.faults import Before, Kind
 from kwok.product import CONTROLLER, NAMESPACE, Product
 from kwok.readings import taints, terminating, uid
-from kwok.testing import Fleet
 from tests.e2e.behind import controller_behind, start_again
 from tests.e2e.conftest import running_plane, running_product
 from tests.e2e.drains import DEAR, Protected, evictions, going, lent, node_of_name, residents, state, writes_to
-from tests.e2e.ground import VACATE, Ground, new_ground
-from tests.e2e.play import agreement
+from tests.e2e.ground import VACATE, Ground
 
 SETTINGS = {"WHOLENODE_RETRY_AFTER_SECONDS": "1", "WHOLENODE_LEASE_SECONDS": "30"}
 CLAIMS = "/apis/wholenode.io/v1alpha1/namespaces/{}/wholenodeclaims"
@@ -40,14 +38,6 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it; a claim that gave its nodes back looks for others soon, but avoids those for long."""
     yield from running_product(plane, SETTINGS)
-
-
-@pytest.fixture
-async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -> AsyncIterator[Ground]:
-    """What one test stands on: whoever is in the namespace agrees to be stopped for its whole-node jobs."""
-    async with new_ground(admin, product, fleet, namespace) as ground:
-        await admin.create(agreement(namespace, (namespace,)))
-        yield ground
 
 
 # Foreign hands on the node

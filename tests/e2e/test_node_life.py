@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,12 +12,10 @@ from kwok.nodes import GPU
 from kwok.product import Product
 from kwok.readings import chosen_nodes, uid
 from kwok.stages import NODE_DOWN, STUCK
-from kwok.testing import Fleet
 from tests.e2e.behind import controller_behind
 from tests.e2e.conftest import running_plane, running_product
 from tests.e2e.drains import DEAR, Protected, evictions, going, lent, node_of_name, residents, state
-from tests.e2e.ground import VACATE, Ground, new_ground
-from tests.e2e.play import agreement
+from tests.e2e.ground import VACATE, Ground
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
@@ -32,14 +30,6 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it; a claim that gave its nodes back looks for others soon, but avoids those for long."""
     yield from running_product(plane, {"WHOLENODE_RETRY_AFTER_SECONDS": "1"})
-
-
-@pytest.fixture
-async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -> AsyncIterator[Ground]:
-    """What one test stands on: whoever is in the namespace agrees to be stopped for its whole-node jobs."""
-    async with new_ground(admin, product, fleet, namespace) as ground:
-        await admin.create(agreement(namespace, (namespace,)))
-        yield ground
 
 
 async def take_down(admin: Admin, node: str) -> None:

@@ -21,12 +21,10 @@ from kwok.faultproxy import proxy
 from kwok.faults import Before, Kind
 from kwok.product import CONTROLLER, EXTENDER, NAMESPACE, Product
 from kwok.readings import MARK, node_of, phase, taints, terminating, uid
-from kwok.testing import Fleet
 from kwok.workloads import make_pod
 from tests.e2e.behind import controller_behind, start_again
 from tests.e2e.conftest import running_plane, running_product
-from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground, new_ground
-from tests.e2e.play import agreement
+from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground
 
 SECOND = "controller-2"
 LEASE_SECONDS = 6
@@ -46,14 +44,6 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it."""
     yield from running_product(plane, {"WHOLENODE_LEASE_SECONDS": str(LEASE_SECONDS)})
-
-
-@pytest.fixture
-async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -> AsyncIterator[Ground]:
-    """What one test stands on: whoever is in the namespace agrees to be stopped for its whole-node jobs."""
-    async with new_ground(admin, product, fleet, namespace) as ground:
-        await admin.create(agreement(namespace, (namespace,)))
-        yield ground
 
 
 async def being_vacated(ground: Ground, term_delay: str = "3s") -> str:

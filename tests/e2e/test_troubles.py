@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import pytest
 
-from kwok.admin import Admin, APIError, Object, path_of
+from kwok.admin import APIError, Object, path_of
 from kwok.controlplane import ControlPlane
 from kwok.faults import Before, Refuse, refusal
 from kwok.history import Change
 from kwok.product import Product
 from kwok.readings import chosen_nodes, ended, node_of, phase, reason, shown, taints, terminating, uid
 from kwok.stages import STUCK
-from kwok.testing import Fleet
 from kwok.workloads import make_pod
 from tests.e2e.behind import budget, controller_behind, evicts, no_evictions
 from tests.e2e.conftest import running_plane, running_product
-from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground, new_ground
-from tests.e2e.play import agreement
+from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE, Ground
 
 WEB = {"app": "web"}
 FINALIZER = "example.com/keep"
@@ -36,14 +34,6 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 def product(plane: ControlPlane) -> Iterator[Product]:
     """wholenode on it; a node that was given back may be chosen again soon."""
     yield from running_product(plane, {"WHOLENODE_AVOID_FOR_SECONDS": "2"})
-
-
-@pytest.fixture
-async def ground(admin: Admin, product: Product, fleet: Fleet, namespace: str) -> AsyncIterator[Ground]:
-    """What one test stands on: whoever is in the namespace agrees to be stopped for its whole-node jobs."""
-    async with new_ground(admin, product, fleet, namespace) as ground:
-        await admin.create(agreement(namespace, (namespace,)))
-        yield ground
 
 
 async def lent(ground: Ground, nodes: int) -> list[str]:
