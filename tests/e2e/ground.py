@@ -108,6 +108,10 @@ class Ground:
         for name in names:
             await self.admin.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
+    async def delete_at_once(self, name: str) -> None:
+        """Delete a pod, or have one that is already going be gone, without its grace."""
+        await self.admin.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}", grace_seconds=0)
+
     @contextlib.asynccontextmanager
     async def raining(self) -> AsyncIterator[dict[str, str]]:
         """Ten one-card pods a second that run for half a second each; gives the node of each that was bound, by name.

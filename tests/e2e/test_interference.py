@@ -233,7 +233,7 @@ async def test_a_short_job_has_a_draining_nodes_free_card_and_the_gang_is_not_la
 ) -> None:
     """It asks for that, and says that it is done long before the last victim has to be; another small pod waits."""
     (node,) = await lent(ground, 1)
-    await residents(ground, node, "slow", term_delay="8s", grace_seconds=90)
+    await residents(ground, node, "slow", term_delay="90s", grace_seconds=90)
     async with controller_behind(plane, product) as between:
         await ground.gang("train", 1, annotations=VACATE)
         await ground.until(lambda: state(ground) == ("Draining", "WaitingForVictimsToEnd"))
@@ -244,10 +244,12 @@ async def test_a_short_job_has_a_draining_nodes_free_card_and_the_gang_is_not_la
 
         slow = uid(ground.pods()["slow"])
         await ground.until(lambda: ground.bound("short") == {"short": node})
+        await ground.until(lambda: ground.pods()["short"]["status"]["phase"] == "Succeeded")
         assert terminating(ground.pods()["slow"]), "the drain was still under way"
+        assert ground.bound("train") == {}
+        await ground.delete_at_once("slow")
         await ground.until(lambda: ground.bound("train") == {"train-0": node})
 
-        assert ground.pods()["short"]["status"]["phase"] == "Succeeded"
         assert {one.evicted_uid for one in evictions(between)} == {slow}
         assert ground.bound("long") == {}
     await ground.delete("long")
