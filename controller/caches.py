@@ -10,6 +10,8 @@ from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
 from fleet.devices import CLAIMS_PATH
+from fleet.kueue.objects import API_VERSION as KUEUE
+from fleet.kueue.objects import AdmissionCheck, ResourceFlavor, Workload
 from fleet.memory import Memory
 from fleet.names import COSCHEDULING_API, IN_TREE_API
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
@@ -36,6 +38,10 @@ class Caches:
         self.claims = Reflector(api, collection_path(WholeNodeClaim), WholeNodeClaim)
         # Never optional: without the records of the past, budgets would be spent twice.
         self.records = Reflector(api, collection_path(DrainRecord), DrainRecord)
+        # Kueue may be installed later, or removed: while it is not there, these are empty.
+        self.workloads = Reflector(api, f"/apis/{KUEUE}/workloads", Workload, optional=True)
+        self.flavors = Reflector(api, f"/apis/{KUEUE}/resourceflavors", ResourceFlavor, optional=True)
+        self.checks = Reflector(api, f"/apis/{KUEUE}/admissionchecks", AdmissionCheck, optional=True)
         self._all: tuple[Reflector[Any], ...] = (
             self.pods,
             self.nodes,
@@ -48,6 +54,9 @@ class Caches:
             self.agreements,
             self.claims,
             self.records,
+            self.workloads,
+            self.flavors,
+            self.checks,
         )
         self.memory = Memory()
         """What passes leave to each other; its owner is who makes them."""
@@ -86,6 +95,9 @@ class Caches:
             agreements=tuple(self.agreements.store.values()),
             claims=claims,
             records=dict(self.records.store),
+            workloads=dict(self.workloads.store),
+            flavors=tuple(self.flavors.store.values()),
+            checks=tuple(self.checks.store.values()),
             budgets=tuple(self.budgets.store.values()),
             device_claims=tuple(self.device_claims.store.values()),
             pod_groups=(

@@ -16,6 +16,7 @@ from controller.hands import Hands, describe
 from controller.metrics import Metrics
 from fleet.actions import (
     Action,
+    ActivateCheck,
     AskCheckpoint,
     Clear,
     CreateClaim,
@@ -28,7 +29,10 @@ from fleet.actions import (
     Poke,
     Probe,
     ResolveRecord,
+    ResumeWorkload,
+    SetCheck,
     Steer,
+    StopWorkload,
     Timing,
     Ungate,
     WriteStatus,
@@ -179,5 +183,19 @@ def _key_of_pod(action: Action) -> tuple[str, str]:
             return f"ungate {pod.key}", ""
         case Poke(pod=pod):
             return f"poke {pod.key}", ""
+        case _:
+            return _key_for_kueue(action)
+
+
+def _key_for_kueue(action: Action) -> tuple[str, str]:
+    match action:
+        case SetCheck(workload=workload):
+            return f"check {workload.key}", ""
+        case ActivateCheck(check=check):
+            return f"activate check {check.metadata.name}", ""
+        case StopWorkload(claim=claim, workload=workload):
+            return f"stop workload {workload.key}", claim.metadata.uid
+        case ResumeWorkload(workload=workload):
+            return f"resume workload {workload.key}", ""
         case _:
             raise AssertionError(action)

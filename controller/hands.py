@@ -18,6 +18,7 @@ from cluster.errors import (
     Throttled,
 )
 from cluster.events import EventWriter, reference
+from cluster.kueue import activate_check, resume_workload, set_check, stop_workload
 from cluster.nodes import clear, hold, release_to
 from cluster.pods import EvictOutcome, ask_checkpoint, evict, pods_on_node, poke, steer, ungate
 from cluster.records import create_record, resolve_record
@@ -28,6 +29,7 @@ from controller.notices import stopped_under
 from controller.probes import Prober
 from fleet.actions import (
     Action,
+    ActivateCheck,
     Answer,
     AskCheckpoint,
     Clear,
@@ -43,7 +45,10 @@ from fleet.actions import (
     Probe,
     ProbeResult,
     ResolveRecord,
+    ResumeWorkload,
+    SetCheck,
     Steer,
+    StopWorkload,
     Ungate,
     WriteStatus,
 )
@@ -119,6 +124,22 @@ class Hands:
                 self._caches.pods.apply(await ungate(self._api, action.pod))
             case Poke():
                 self._caches.pods.apply(await poke(self._api, action.pod, format_time(action.at)))
+            case _:
+                await self._do_for_kueue(action)
+
+    async def _do_for_kueue(self, action: Action) -> None:
+        now = datetime.now(UTC)
+        match action:
+            case SetCheck(workload=workload, check=check, state=state, message=message, updates=updates):
+                written = await set_check(self._api, workload, check, state, message, updates, now)
+                self._caches.workloads.apply(written)
+            case ActivateCheck(check=check_object):
+                self._caches.checks.apply(await activate_check(self._api, check_object, now))
+            case StopWorkload(claim=claim, workload=workload):
+                written = await stop_workload(self._api, workload, claim.metadata.uid)
+                self._caches.workloads.apply(written)
+            case ResumeWorkload(workload=workload):
+                self._caches.workloads.apply(await resume_workload(self._api, workload))
 
     def forget(self, claims: Mapping[str, WholeNodeClaim]) -> None:
         """Drop looks and answers that no claim needs any more."""

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from fleet.kueue.objects import AdmissionCheck, PodSetUpdate, Workload
 from fleet.objects import Node, Pod
 from fleet.resources import ClaimSpec, ClaimStatus, DrainRecord, Outcome, Victim, WholeNodeClaim
 
@@ -122,6 +123,39 @@ class Poke:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class SetCheck:
+    """Write our entry of the Workload's admission checks, on the very version that was decided on."""
+
+    workload: Workload
+    check: str
+    state: str
+    message: str
+    updates: tuple[PodSetUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ActivateCheck:
+    """Tell Kueue that somebody looks after the check: until then its queues admit nothing."""
+
+    check: AdmissionCheck
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkload:
+    """Have Kueue stop a victim's whole job: inactive, and marked as ours to set active again, in one write."""
+
+    claim: WholeNodeClaim
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWorkload:
+    """Set a Workload that we stopped active again, and take our mark off, in one write; Kueue queues it anew."""
+
+    workload: Workload
+
+
 Action = (
     CreateClaim
     | WriteStatus
@@ -137,6 +171,10 @@ Action = (
     | Steer
     | Ungate
     | Poke
+    | SetCheck
+    | ActivateCheck
+    | StopWorkload
+    | ResumeWorkload
 )
 
 

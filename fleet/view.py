@@ -10,6 +10,7 @@ from fleet.agreements import in_force
 from fleet.cards import finished, seat, terminating
 from fleet.devices import by_name
 from fleet.gangs import Gang, gang_key, gangs, known_ref
+from fleet.kueue.objects import AdmissionCheck, ResourceFlavor, Workload
 from fleet.memory import Memory
 from fleet.objects import CoschedulingGroup, DisruptionBudget, Job, Node, Pod, PodGroup, ResourceClaim
 from fleet.pools import Membership
@@ -35,6 +36,10 @@ class View:
     pod_groups: tuple[PodGroup | CoschedulingGroup, ...] = ()
     device_claims: tuple[ResourceClaim, ...] = ()
     records: Mapping[str, DrainRecord] = field(default_factory=dict)
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    """Kueue's, by UID; empty where Kueue is not installed. So are its flavors and checks."""
+    flavors: tuple[ResourceFlavor, ...] = ()
+    checks: tuple[AdmissionCheck, ...] = ()
     memory: Memory = field(default_factory=Memory, compare=False, repr=False)
     """What earlier pictures have left; what `memo` keeps is of this one only."""
 
