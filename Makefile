@@ -5,13 +5,14 @@ PYTHON ?= python3
 UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
+TEST_WORKERS := 2
 STAMP := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench soak lint format lock generate clean
+.PHONY: help setup demo test bench soak experiments lint format lock generate clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with the locked dependencies
 
@@ -30,13 +31,16 @@ demo: $(STAMP) ## five 8-card jobs on a busy fleet: the stock scheduler, then wh
 
 test: $(STAMP) lint ## everything, on a real control plane
 	@$(BIN)/wholenode lab build --kueue
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(STAMP) ## how long whole-node jobs wait, beside kube-scheduler's own preemption
 	@$(BIN)/python -m kwok.bench
 
 soak: $(STAMP) ## the controller killed at each of its writes, and 1,000 landings under a flood of small pods
 	@$(BIN)/python -m kwok.soak $(SOAK_ARGS)
+
+experiments: $(STAMP) ## settings that fail, and wholenode beside Kueue alone: NAME=defaults, NAME=sidebyside
+	@$(BIN)/python -m kwok.experiments $(NAME)
 
 lint: $(STAMP) ## style, types, import rules, generated files
 	@$(BIN)/ruff format --check --quiet .
