@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kwok.admin import Admin, create_all
 from kwok.bench.figures import Figures, percentile
 from kwok.controlplane import ControlPlane
+from kwok.errors import LabError
 from kwok.landings import PodWatch, Report, follow
 from kwok.product import Product
 from kwok.race import Arrivals, Race, flood, prepare
@@ -48,6 +49,8 @@ async def measure(load: Load, say: Callable[[str], None]) -> Figures:
         try:
             await product.gate_active(admin, scene.cards, BENEFICIARY)
             reports, arrivals = await _bursts(admin, watch, scene, load, say)
+        except TimeoutError as error:
+            raise LabError(f"{error} (logs: {plane.logs})") from error  # a LabError keeps them
         finally:
             await asyncio.to_thread(product.stop)
     return figures(load, reports, arrivals)
