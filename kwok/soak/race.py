@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import aiohttp
+
 from kwok.admin import Admin, create_all
 from kwok.bench.figures import Figures, percentile
 from kwok.controlplane import ControlPlane
@@ -49,7 +51,7 @@ async def measure(load: Load, say: Callable[[str], None]) -> Figures:
         try:
             await product.gate_active(admin, scene.cards, BENEFICIARY)
             reports, arrivals = await _bursts(admin, watch, scene, load, say)
-        except TimeoutError as error:
+        except (TimeoutError, aiohttp.ClientError) as error:
             raise LabError(f"{error} (logs: {plane.logs})") from error  # a LabError keeps them
         finally:
             await asyncio.to_thread(product.stop)
