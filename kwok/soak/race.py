@@ -16,6 +16,7 @@ from kwok.landings import PodWatch, Report, follow
 from kwok.product import Product
 from kwok.race import Arrivals, Race, flood, prepare
 from kwok.scene import BENEFICIARY, TEAMS, Scene
+from kwok.soak.lane import Keeper
 
 _SHOWN = 20
 _PATIENCE_SECONDS = 240.0
@@ -48,14 +49,18 @@ async def measure(load: Load, say: Callable[[str], None]) -> Figures:
         await prepare(admin, watch, scene)
         await create_all(admin, (*scene.pools(), *scene.agreements()))
         await product.start()
+        keeper = Keeper(plane, product)
+        kept = asyncio.create_task(keeper.run())
         try:
             await product.gate_active(admin, scene.cards, BENEFICIARY)
             reports, arrivals = await _bursts(admin, watch, scene, load, say)
         except (TimeoutError, aiohttp.ClientError) as error:
             raise LabError(f"{error} (logs: {plane.logs})") from error  # a LabError keeps them
         finally:
+            kept.cancel()
+            await asyncio.gather(kept, return_exceptions=True)
             await asyncio.to_thread(product.stop)
-    return figures(load, reports, arrivals)
+    return {**figures(load, reports, arrivals), "restarts": keeper.starts}
 
 
 async def _bursts(
