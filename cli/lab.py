@@ -101,11 +101,14 @@ def down(name: str) -> None:
 @click.option("--kueue", is_flag=True, help="Build Kueue as well.")
 def build(kueue: bool) -> None:
     """Build the programs that are missing in the cache, and say where each one is."""
+    from kwok import kueuefiles
     from kwok.binaries import ensure
     from kwok.catalogue import CONTROL_PLANE, EVERYTHING
 
     with _plainly():
         found = ensure(EVERYTHING if kueue else CONTROL_PLANE)
+        if kueue:
+            kueuefiles.keep()
     for program, path in found.items():
         click.echo(f"{program}: {path}")
 

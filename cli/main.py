@@ -4,6 +4,7 @@ import click
 
 from cli.claims import claims
 from cli.crds import crds
+from cli.doctor import doctor
 from cli.dump import dump
 from cli.lab import lab
 from cli.ledger import ledger
@@ -26,3 +27,4 @@ main.add_command(plan)
 main.add_command(claims)
 main.add_command(ledger)
 main.add_command(dump)
+main.add_command(doctor)

@@ -92,18 +92,18 @@ async def _live(kubeconfig: Path | None) -> Picture:
         return Picture(found.view, at, api.server, found.unread)
 
 
-def run(asking: Coroutine[Any, Any, T]) -> T:
-    """Run it; whatever the cluster answers instead ends the program with one line."""
+def run(asking: Coroutine[Any, Any, T], seconds: float = _SECONDS) -> T:
+    """Run it; whatever the cluster answers instead, or no end after `seconds`, ends the program with one line."""
     from cluster.errors import ClusterError
 
     async def bounded() -> T:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(seconds):
             return await asking
 
     try:
         return asyncio.run(bounded())
     except TimeoutError as error:
-        raise click.ClickException(f"no answer within {_SECONDS:.0f} s") from error
+        raise click.ClickException(f"no answer within {seconds:.0f} s") from error
     except ClusterError as error:
         raise click.ClickException(explained(error)) from error
     except BaseExceptionGroup as errors:

@@ -93,8 +93,10 @@ class Api:
     async def replace(self, path: str, body: Body, *, urgent: bool = False) -> bytes:
         return await self._write("PUT", path, body, urgent=urgent)
 
-    async def patch(self, path: str, body: Body, kind: Literal["merge", "strategic", "json"]) -> bytes:
-        return await self._write("PATCH", path, body, content_type=_PATCH_TYPES[kind])
+    async def patch(
+        self, path: str, body: Body, kind: Literal["merge", "strategic", "json"], *, urgent: bool = False
+    ) -> bytes:
+        return await self._write("PATCH", path, body, content_type=_PATCH_TYPES[kind], urgent=urgent)
 
     async def delete(self, path: str, *, uid: str | None = None) -> bytes:
         """DELETE; with `uid` only that very object, not a namesake made since (else Conflict)."""

@@ -4,12 +4,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from cluster.errors import ClusterError
 from fleet.errors import FleetError
+from fleet.kueue.expected import is_expected, with_expected
+from fleet.kueue.objects import API_VERSION as KUEUE
+from fleet.kueue.objects import AdmissionCheck, ResourceFlavor, TemplateMetadata, Workload
 from fleet.names import COSCHEDULING_API, GROUP, IN_TREE_API, VERSION
 from fleet.objects import (
     CoschedulingGroup,
@@ -19,6 +22,7 @@ from fleet.objects import (
     Node,
     Pod,
     PodGroup,
+    PodSpec,
     ResourceClaim,
 )
 from fleet.quantities import amount
@@ -38,11 +42,14 @@ _KINDS: Final[dict[tuple[str, str], type[Any]]] = {
     (f"{GROUP}/{VERSION}", "DrainAgreement"): DrainAgreement,
     (f"{GROUP}/{VERSION}", "WholeNodeClaim"): WholeNodeClaim,
     (f"{GROUP}/{VERSION}", "DrainRecord"): DrainRecord,
+    (KUEUE, "Workload"): Workload,
+    (KUEUE, "ResourceFlavor"): ResourceFlavor,
+    (KUEUE, "AdmissionCheck"): AdmissionCheck,
 }
 _TYPES: Final = {(api.rpartition("/")[0], kind): type_ for (api, kind), type_ in _KINDS.items()}
 """By API group: which version an object was written in makes no difference here."""
 _HEADS: Final = {type_: head for head, type_ in _KINDS.items()}
-_BY_UID: Final = frozenset({Pod, Job, WholeNodeClaim, DrainRecord})
+_BY_UID: Final = frozenset({Pod, Job, WholeNodeClaim, DrainRecord, Workload})
 _ANNOTATIONS: Final = (
     "wholenode.io/",
     "hami.io/",
@@ -92,6 +99,8 @@ class _List(msgspec.Struct, rename="camel"):
     taken_at: str | None = None
 
 
+M = TypeVar("M", Metadata, TemplateMetadata)
+
 _LIST: Final = msgspec.json.Decoder(_List)
 _HEAD: Final = msgspec.json.Decoder(_Head)
 
@@ -100,7 +109,7 @@ def write_dump(view: View, taken_at: datetime) -> bytes:
     """The picture as JSON, one object a line, in an order of its own. Only fields that are read are in it."""
     objects: list[Any] = [
         *view.nodes.values(),
-        *view.pods.values(),
+        *(pod for pod in view.pods.values() if not is_expected(pod)),
         *view.jobs.values(),
         *view.budgets,
         *view.pod_groups,
@@ -109,6 +118,9 @@ def write_dump(view: View, taken_at: datetime) -> bytes:
         *view.agreements,
         *view.claims.values(),
         *view.records.values(),
+        *view.workloads.values(),
+        *view.flavors,
+        *view.checks,
     ]
     lines = [line for _, line in sorted(map(_line, objects))]
     head = f'{{"apiVersion":"v1","kind":"List","takenAt":"{format_time(taken_at)}","items":['
@@ -119,10 +131,22 @@ def _line(item: Any) -> tuple[tuple[str, str, str, str], bytes]:
     api_version, kind = _HEADS[type(item)]
     metadata: Metadata = item.metadata
     if metadata.annotations:
-        kept = {key: text for key, text in metadata.annotations.items() if key.startswith(_ANNOTATIONS)}
-        item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(metadata, annotations=kept or None))
+        item = msgspec.structs.replace(item, metadata=_kept(metadata))
+    if isinstance(item, Workload) and item.spec.pod_sets:
+        sets = tuple(
+            msgspec.structs.replace(
+                one, template=msgspec.structs.replace(one.template, metadata=_kept(one.template.metadata))
+            )
+            for one in item.spec.pod_sets
+        )
+        item = msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, pod_sets=sets))
     head = f'{{"apiVersion":"{api_version}","kind":"{kind}",'
     return (kind, api_version, metadata.namespace, metadata.name), head.encode() + msgspec.json.encode(item)[1:]
+
+
+def _kept(metadata: M) -> M:
+    kept = {key: text for key, text in (metadata.annotations or {}).items() if key.startswith(_ANNOTATIONS)}
+    return msgspec.structs.replace(metadata, annotations=kept or None)
 
 
 def read_dump(data: bytes) -> Dump:
@@ -205,17 +229,23 @@ def _quantities(item: Any) -> Iterator[tuple[str, dict[str, str | int] | None]]:
         yield "status.allocatable", item.status.allocatable
         yield "status.capacity", item.status.capacity
     elif isinstance(item, Pod):
-        yield "spec.overhead", item.spec.overhead
-        kinds = (("containers", item.spec.containers), ("initContainers", item.spec.init_containers))
-        for field, containers in kinds:
-            for index, one in enumerate(containers or ()):
-                if one.resources is not None:
-                    yield f"spec.{field}[{index}].resources.requests", one.resources.requests
-                    yield f"spec.{field}[{index}].resources.limits", one.resources.limits
+        yield from _of_pod("spec", item.spec)
+    elif isinstance(item, Workload):
+        for index, pod_set in enumerate(item.spec.pod_sets or ()):
+            yield from _of_pod(f"spec.podSets[{index}].template.spec", pod_set.template.spec)
+
+
+def _of_pod(path: str, spec: PodSpec) -> Iterator[tuple[str, dict[str, str | int] | None]]:
+    yield f"{path}.overhead", spec.overhead
+    for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for index, one in enumerate(containers or ()):
+            if one.resources is not None:
+                yield f"{path}.{field}[{index}].resources.requests", one.resources.requests
+                yield f"{path}.{field}[{index}].resources.limits", one.resources.limits
 
 
 def _view(found: dict[type[Any], list[Any]]) -> View:
-    return View(
+    view = View(
         nodes=_once(found[Node], lambda one: one.name),
         pods=_once(found[Pod], lambda one: one.uid),
         jobs=_once(found[Job], lambda one: one.uid),
@@ -226,7 +256,11 @@ def _view(found: dict[type[Any], list[Any]]) -> View:
         pod_groups=(*found[PodGroup], *found[CoschedulingGroup]),
         device_claims=tuple(found[ResourceClaim]),
         records=_once(found[DrainRecord], lambda one: one.uid),
+        workloads=_once(found[Workload], lambda one: one.uid),
+        flavors=tuple(_once(found[ResourceFlavor], lambda one: one.name).values()),
+        checks=tuple(_once(found[AdmissionCheck], lambda one: one.name).values()),
     )
+    return with_expected(view)
 
 
 def _once(items: Iterable[Any], key: Any) -> dict[str, Any]:

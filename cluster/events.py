@@ -9,6 +9,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from cluster.client import Api
 from cluster.errors import ClusterError, NotFound
+from fleet.kueue.objects import API_VERSION as KUEUE
+from fleet.kueue.objects import Workload
 from fleet.names import API_VERSION
 from fleet.objects import Job, Node, Pod
 from fleet.resources import DrainAgreement, GPUPool, WholeNodeClaim
@@ -35,9 +37,9 @@ class Reference(NamedTuple):
     uid: str
 
 
-def reference(item: Pod | Node | Job | GPUPool | DrainAgreement | WholeNodeClaim) -> Reference:
+def reference(item: Pod | Node | Job | GPUPool | DrainAgreement | WholeNodeClaim | Workload) -> Reference:
     metadata = item.metadata
-    version = {Pod: "v1", Node: "v1", Job: "batch/v1"}.get(type(item), API_VERSION)
+    version = {Pod: "v1", Node: "v1", Job: "batch/v1", Workload: KUEUE}.get(type(item), API_VERSION)
     return Reference(version, type(item).__name__, metadata.namespace, metadata.name, metadata.uid)
 
 

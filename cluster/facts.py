@@ -14,6 +14,10 @@ from cluster.errors import ClusterError, Forbidden, NotFound
 from cluster.listing import Described, ObjectDecoder, list_all
 from fleet.devices import CLAIMS_PATH
 from fleet.gangs import candidate_refs
+from fleet.kueue.expected import with_expected
+from fleet.kueue.objects import API_VERSION as KUEUE_VERSION
+from fleet.kueue.objects import AdmissionCheck, CheckState, ResourceFlavor
+from fleet.kueue.objects import Workload as KueueWorkload
 from fleet.names import COSCHEDULING_API, GANG, IN_TREE_API, JOBSET_UID, KUEUE_POD_GROUP
 from fleet.objects import (
     Condition,
@@ -35,6 +39,7 @@ _ASIDE_SECONDS: Final = 3.0
 _KUEUE: Final = "kueue.x-k8s.io/"
 _WORKLOAD: Final = f"{_KUEUE}workload"
 _JOB_UID: Final = f"{_KUEUE}job-uid"
+_KUEUE_API: Final = f"/apis/{KUEUE_VERSION}"
 _KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
 _IN_TREE_VERSIONS: Final = ("v1beta1", "v1alpha2")
 
@@ -113,6 +118,7 @@ class _Event(_Part, frozen=True):
 
 class _WorkloadStatus(_Part, frozen=True):
     conditions: tuple[Condition, ...] | None = None
+    admission_checks: tuple[CheckState, ...] | None = None
 
 
 class _Workload(_Part, frozen=True):
@@ -120,7 +126,7 @@ class _Workload(_Part, frozen=True):
     status: _WorkloadStatus = _WorkloadStatus()
 
     def told(self) -> Workload:
-        return Workload(self.metadata.name, self.status.conditions or ())
+        return Workload(self.metadata.name, self.status.conditions or (), self.status.admission_checks or ())
 
     def is_of(self, uids: set[str]) -> bool:
         owners = {one.uid for one in self.metadata.owner_references or ()}
@@ -292,6 +298,9 @@ async def whole(api: Api) -> Whole:
         ]
         theirs = f"/apis/{COSCHEDULING_API}/v1alpha1/podgroups"
         coscheduling = group.create_task(_if_served(api, theirs, CoschedulingGroup, unread))
+        workloads = group.create_task(_if_served(api, f"{_KUEUE_API}/workloads", KueueWorkload, unread))
+        flavors = group.create_task(_if_served(api, f"{_KUEUE_API}/resourceflavors", ResourceFlavor, unread))
+        checks = group.create_task(_if_served(api, f"{_KUEUE_API}/admissionchecks", AdmissionCheck, unread))
     in_tree_groups = {one.metadata.uid: one for task in in_tree for one in task.result()}
     view = View(
         nodes={one.metadata.name: one for one in nodes.result()},
@@ -304,8 +313,11 @@ async def whole(api: Api) -> Whole:
         device_claims=devices.result(),
         pod_groups=(*in_tree_groups.values(), *coscheduling.result()),
         records={one.metadata.uid: one for one in records.result()},
+        workloads={one.metadata.uid: one for one in workloads.result()},
+        flavors=flavors.result(),
+        checks=checks.result(),
     )
-    return Whole(view, tuple(sorted(unread)))
+    return Whole(with_expected(view), tuple(sorted(unread)))
 
 
 async def drain_records(api: Api, namespace: str = "") -> tuple[DrainRecord, ...]:

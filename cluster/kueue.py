@@ -1,12 +1,13 @@
 """Writes to Kueue's objects, each with a precondition: our check's entry, and whether a Workload is active."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from cluster.client import Api
-from cluster.errors import Conflict
+from cluster.errors import Conflict, Invalid
 from fleet.kueue.objects import API_VERSION, DEACTIVATED_FOR, AdmissionCheck, CheckState, PodSetUpdate, Workload
 
 _ROOT: Final = f"/apis/{API_VERSION}"
@@ -19,7 +20,7 @@ Patch = list[dict[str, Any]]
 async def set_check(
     api: Api, workload: Workload, check: str, state: str, message: str, updates: tuple[PodSetUpdate, ...], at: datetime
 ) -> Workload:
-    """Write our entry on the version that was decided on. Raises Conflict if the Workload has changed since, NotFound.
+    """Write our entry on the version that was decided on. Raises Conflict if it has changed since, NotFound.
 
     The other entries, and what Kueue counts in ours, stay as they are.
     """
@@ -29,12 +30,16 @@ async def set_check(
         raise Conflict(f"workload {workload.key} has no entry of check {check} any more")
     entry = CheckState(check, state, message, at, entries[index].retry_count, updates)
     path = f"/status/admissionChecks/{index}"
-    patch: Patch = [
-        _same_version(workload),
-        {"op": "test", "path": f"{path}/name", "value": check},
-        {"op": "replace", "path": path, "value": _with_message(entry)},
-    ]
-    return _WORKLOAD.decode(await api.patch(f"{_path(workload)}/status", patch, "json"))
+    version = {"op": "replace", "path": "/metadata/resourceVersion", "value": workload.metadata.resource_version}
+    patch: Patch = [version, {"op": "replace", "path": path, "value": _with_message(entry)}]
+    try:
+        return _WORKLOAD.decode(await api.patch(f"{_path(workload)}/status", patch, "json"))
+    except Invalid as error:
+        # An entry of the patch that is not there any more is refused as Invalid before versions are compared.
+        found = _WORKLOAD.decode(await api.get(_path(workload)))
+        if found.metadata.resource_version == workload.metadata.resource_version:
+            raise
+        raise Conflict(f"workload {workload.key} has changed since it was looked at") from error
 
 
 def _with_message(entry: CheckState) -> dict[str, Any]:
@@ -60,18 +65,24 @@ async def activate_check(api: Api, check: AdmissionCheck, at: datetime) -> Admis
     return _CHECK.decode(await api.patch(f"{_ROOT}/admissionchecks/{check.metadata.name}/status", body, "merge"))
 
 
-async def stop_workload(api: Api, workload: Workload, claim_uid: str) -> Workload:
+async def stop_workload(
+    api: Api, workload: Workload, claim_uid: str, still_allowed: Callable[[], bool] = lambda: True
+) -> Workload | None:
     """Make the Workload inactive, marked with the claim, in one write. Raises Conflict, NotFound.
 
     One that is inactive already was made so by somebody else, and is left to them: Conflict, decide anew.
+    `still_allowed` is asked last thing, after the wait in the token bucket; None if it is not any more.
     """
     if not workload.active:
         raise Conflict(f"workload {workload.key} is inactive already")
+    await api.turn()
+    if not still_allowed():
+        return None
     body = {
         "metadata": {**_identity(workload), "annotations": {DEACTIVATED_FOR: claim_uid}},
         "spec": {"active": False},
     }
-    return _WORKLOAD.decode(await api.patch(_path(workload), body, "merge"))
+    return _WORKLOAD.decode(await api.patch(_path(workload), body, "merge", urgent=True))
 
 
 async def resume_workload(api: Api, workload: Workload) -> Workload:
@@ -85,10 +96,6 @@ async def resume_workload(api: Api, workload: Workload) -> Workload:
 
 def _identity(workload: Workload) -> dict[str, str]:
     return {"uid": workload.metadata.uid, "resourceVersion": workload.metadata.resource_version}
-
-
-def _same_version(workload: Workload) -> dict[str, Any]:
-    return {"op": "test", "path": "/metadata/resourceVersion", "value": workload.metadata.resource_version}
 
 
 def _path(workload: Workload) -> str:

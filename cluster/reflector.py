@@ -31,7 +31,7 @@ _BASE_SECONDS: Final = 0.2
 _CAP_SECONDS: Final = 5.0
 _RELIST_AFTER_FAILURES: Final = 5
 _SHORT_WATCH_SECONDS: Final = 1.0
-_ASK_AGAIN_SECONDS: Final = 60.0
+_ASK_AGAIN_SECONDS: Final = 10.0
 _LOG: Final = logging.getLogger("wholenode.reflector")
 
 
@@ -62,7 +62,7 @@ class Reflector(Generic[T]):
     for "not there". A listener that raises is a bug and ends `run`. Nobody but the reflector writes to `store`.
 
     `optional`: the cluster need not serve the kind. While it does not, the copy is empty and counts as synced; it is
-    asked for again once a minute.
+    asked for again every ten seconds.
     """
 
     def __init__(

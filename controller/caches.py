@@ -10,6 +10,7 @@ from cluster.claims import collection_path
 from cluster.client import Api
 from cluster.reflector import Reflector
 from fleet.devices import CLAIMS_PATH
+from fleet.kueue.expected import with_expected
 from fleet.kueue.objects import API_VERSION as KUEUE
 from fleet.kueue.objects import AdmissionCheck, ResourceFlavor, Workload
 from fleet.memory import Memory
@@ -82,12 +83,15 @@ class Caches:
         return min(reflector.last_event_at for reflector in self._all)
 
     def view(self, being_written: Mapping[str, ClaimStatus]) -> View:
-        """The cluster now; claims whose status is being written (by UID) are shown as they will be."""
+        """The cluster now; claims whose status is being written (by UID) are shown as they will be.
+
+        Pods that Kueue will make once we let their Workload pass are among the pods.
+        """
         claims = dict(self.claims.store)
         for uid, status in being_written.items():
             if uid in claims:
                 claims[uid] = msgspec.structs.replace(claims[uid], status=status)
-        return View(
+        seen = View(
             nodes={node.metadata.name: node for node in self.nodes.store.values()},
             pods=dict(self.pods.store),
             jobs=dict(self.jobs.store),
@@ -106,3 +110,4 @@ class Caches:
             ),
             memory=self.memory,
         )
+        return with_expected(seen)

@@ -60,6 +60,7 @@ class Engine:
         self._may_write = may_write
         self._kicked = asyncio.Event()
         self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._jobs: dict[str, frozenset[str]] = {}
         self._writing: dict[str, ClaimStatus] = {}
         self._texts_at: dict[str, datetime] = {}
         self.progressed_at = time.monotonic()
@@ -102,6 +103,8 @@ class Engine:
             return
         if isinstance(action, ResolveRecord) and _eviction(action.record) in self._in_flight:
             return  # what became of the pod is not known before the answer is in
+        if isinstance(action, ResolveRecord) and any(action.record.spec.pod_uid in one for one in self._jobs.values()):
+            return
         if isinstance(action, Evict) and (paused := self._hands.evictions_paused_until) is not None and now < paused:
             decision.wake(paused)
             return
@@ -111,6 +114,8 @@ class Engine:
                 return
             self._texts_at[key] = now
             self._writing[action.claim.metadata.uid] = action.status
+        if isinstance(action, StopWorkload):
+            self._jobs[key] = frozenset(one.uid for one in action.victims)
         self._in_flight[key] = asyncio.create_task(self._do(action, key), name=key)
 
     async def _do(self, action: Action, key: str) -> None:
@@ -126,6 +131,7 @@ class Engine:
             await asyncio.sleep(_AFTER_ERROR_SECONDS * 5)
         finally:
             del self._in_flight[key]
+            self._jobs.pop(key, None)
             if isinstance(action, WriteStatus):
                 self._writing.pop(action.claim.metadata.uid, None)
             self.kick()

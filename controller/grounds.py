@@ -1,11 +1,14 @@
 """What an eviction rests on, looked at once more right before it is sent: it may have waited its turn for a while."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from controller.caches import Caches
 from fleet.agreements import Consent, in_force, queue_of, verdict
 from fleet.gangs import belongs, gang_key, gang_ref
+from fleet.kueue.disruptions import shortage
+from fleet.kueue.objects import Workload
+from fleet.kueue.victims import admitted, pods_of
 from fleet.marks import HOLDING
 from fleet.objects import Pod
 from fleet.records import stands_for
@@ -13,16 +16,39 @@ from fleet.resources import DrainAgreement, Victim, WholeNodeClaim
 from fleet.spending import Spending
 
 
-def still_stands(caches: Caches, claim_uid: str, victim: Victim, pod: Pod, now: datetime) -> bool:
+def still_stands_whole(
+    caches: Caches, claim_uid: str, workload: Workload, victims: Collection[Victim], now: datetime
+) -> bool:
+    """Whether the caches still show everything that allows a whole job to be stopped through Kueue for the claim.
+
+    It is admitted, no pod runs of it that is not among the `victims`, the claim holds a node of one of these, each may
+    be stopped, and the disruption budgets that cover them allow as many at once: Kueue asks none.
+    """
+    view, claim = caches.view({}), caches.claims.store.get(claim_uid)
+    known = view.workloads.get(workload.metadata.uid)
+    if claim is None or known is None or not admitted(known):
+        return False
+    pods, wanted = pods_of(view, known), {one.uid: one for one in victims}
+    held = {one.name for one in claim.status.nodes}
+    if any(pod.metadata.uid not in wanted for pod in pods) or all(one.node not in held for one in victims):
+        return False
+    if shortage(view, pods) is not None:
+        return False
+    return all(still_stands(caches, claim_uid, wanted[pod.metadata.uid], pod, now, whole=True) for pod in pods)
+
+
+def still_stands(
+    caches: Caches, claim_uid: str, victim: Victim, pod: Pod, now: datetime, *, whole: bool = False
+) -> bool:
     """Whether the caches still show everything that allows the pod to be stopped for the claim.
 
-    The claim holds the node and has the pod among its victims as it was decided; the record is written; the agreement
-    that the record names consents, and has budget for it.
+    The claim holds the node (or, of a `whole` job, that of another of its pods) and has the pod among its victims as it
+    was decided; the record is written; the agreement that the record names consents, and has budget for it.
     """
     claim = caches.claims.store.get(claim_uid)
     if claim is None or claim.status.phase not in HOLDING or victim not in claim.status.victims:
         return False
-    if all(held.name != victim.node for held in claim.status.nodes):
+    if not whole and all(held.name != victim.node for held in claim.status.nodes):
         return False
     if not any(stands_for(record, claim, victim) for record in caches.records.store.values()):
         return False

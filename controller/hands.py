@@ -23,9 +23,9 @@ from cluster.nodes import clear, hold, release_to
 from cluster.pods import EvictOutcome, ask_checkpoint, evict, pods_on_node, poke, steer, ungate
 from cluster.records import create_record, resolve_record
 from controller.caches import Caches
-from controller.grounds import still_stands
+from controller.grounds import still_stands, still_stands_whole
 from controller.metrics import Metrics
-from controller.notices import stopped_under
+from controller.notices import stopped_under, stopping, stopping_job
 from controller.probes import Prober
 from fleet.actions import (
     Action,
@@ -135,9 +135,8 @@ class Hands:
                 self._caches.workloads.apply(written)
             case ActivateCheck(check=check_object):
                 self._caches.checks.apply(await activate_check(self._api, check_object, now))
-            case StopWorkload(claim=claim, workload=workload):
-                written = await stop_workload(self._api, workload, claim.metadata.uid)
-                self._caches.workloads.apply(written)
+            case StopWorkload():
+                await self._stop_workload(action)
             case ResumeWorkload(workload=workload):
                 self._caches.workloads.apply(await resume_workload(self._api, workload))
 
@@ -213,7 +212,31 @@ class Hands:
             return
         self.answers[victim.uid] = Answer(EvictionAnswer.ACCEPTED)
         if outcome is EvictOutcome.ACCEPTED:
-            self._note_evicted(action, pod)
+            stopping(self._events, reference(pod), action.claim, victim)
+
+    async def _stop_workload(self, action: StopWorkload) -> None:
+        uid, victims = action.claim.metadata.uid, action.victims
+
+        def still_allowed() -> bool:
+            now = datetime.now(UTC)
+            return self._may_write() and still_stands_whole(self._caches, uid, action.workload, victims, now)
+
+        try:
+            written = await stop_workload(self._api, action.workload, uid, still_allowed)
+        except (Forbidden, Invalid) as error:
+            self.answers.update((one.uid, Answer(EvictionAnswer.REFUSED, str(error))) for one in victims)
+            self._metrics.eviction("refused")
+            return
+        self._metrics.eviction((EvictOutcome.ACCEPTED if written else EvictOutcome.WITHDRAWN).value)
+        if written is None:
+            return
+        self._caches.workloads.apply(written)
+        self.answers.update((one.uid, Answer(EvictionAnswer.ACCEPTED)) for one in victims)
+        for victim in victims:
+            pod = self._find(victim.uid, victim.node)
+            if pod is not None:
+                stopping(self._events, reference(pod), action.claim, victim)
+        stopping_job(self._events, written, action.claim, victims)
 
     def _still_allowed(self, action: Evict, pod: Pod) -> bool:
         """An eviction may have waited its turn: the lease, the claim and the owner's word must still stand."""
@@ -235,15 +258,6 @@ class Hands:
         self._caches.records.apply(record)
         self._metrics.resolved(record)
         stopped_under(self._events, record, self._caches.records.store.values())
-
-    def _note_evicted(self, action: Evict, pod: Pod) -> None:
-        victim = action.victim
-        claim = action.claim.metadata
-        note = (
-            f"stopped for claim {claim.namespace}/{claim.name} under agreement {victim.agreement}: node {victim.node} "
-            f"is vacated for a whole-node gang; {victim.lost_gpu_seconds:.0f} GPU-seconds of work lost"
-        )
-        self._events.record(reference(pod), "VacatedByAgreement", note, "Warning", "Evict")
 
     def _find(self, uid: str, node_name: str) -> Pod | None:
         cached = self._caches.pods.store.get(uid)

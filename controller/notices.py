@@ -1,11 +1,34 @@
 """Events that tell both sides what was stopped: the claim it was for, and the agreement it was done under."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import fsum
 
-from cluster.events import EventWriter, Reference
+from cluster.events import EventWriter, Reference, reference
+from fleet.kueue.objects import Workload
 from fleet.names import API_VERSION
-from fleet.resources import DrainAgreement, DrainRecord, Outcome, WholeNodeClaim
+from fleet.resources import DrainAgreement, DrainRecord, Outcome, Victim, WholeNodeClaim
+
+
+def stopping(events: EventWriter, pod: Reference, claim: WholeNodeClaim, victim: Victim) -> None:
+    """Tell it on the pod, as soon as its end has been asked for."""
+    nodes = [one.name for one in claim.status.nodes]
+    node = victim.node if victim.node in nodes else ", ".join(nodes)
+    note = (
+        f"stopped for claim {claim.metadata.namespace}/{claim.metadata.name} under agreement {victim.agreement}: "
+        f"node {node} is vacated for a whole-node gang; {victim.lost_gpu_seconds:.0f} GPU-seconds of work lost"
+    )
+    events.record(pod, "VacatedByAgreement", note, "Warning", "Evict")
+
+
+def stopping_job(events: EventWriter, workload: Workload, claim: WholeNodeClaim, victims: Collection[Victim]) -> None:
+    """Tell it on the Workload that Kueue stops, and that it is queued anew by itself."""
+    agreements = ", ".join(sorted({one.agreement for one in victims}))
+    lost = fsum(one.lost_gpu_seconds for one in victims)
+    note = (
+        f"its {len(victims)} pod(s) are stopped for claim {claim.metadata.namespace}/{claim.metadata.name} under "
+        f"agreement {agreements}; {lost:.0f} GPU-seconds of work lost; Kueue queues it again"
+    )
+    events.record(reference(workload), "VacatedByAgreement", note, "Warning", "Evict")
 
 
 def stopped_under(events: EventWriter, record: DrainRecord, records: Iterable[DrainRecord]) -> None:

@@ -143,10 +143,14 @@ class ActivateCheck:
 
 @dataclass(frozen=True, slots=True)
 class StopWorkload:
-    """Have Kueue stop a victim's whole job: inactive, and marked as ours to set active again, in one write."""
+    """Have Kueue stop a whole job: inactive, and marked as ours to set active again, in one write.
+
+    `victims` are all its running pods, wherever they are, as the claim has them written down.
+    """
 
     claim: WholeNodeClaim
     workload: Workload
+    victims: tuple[Victim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

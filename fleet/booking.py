@@ -5,6 +5,7 @@ from datetime import datetime
 
 from fleet.actions import EvictionAnswer
 from fleet.cards import terminating
+from fleet.kueue.victims import leaving
 from fleet.objections import writes
 from fleet.objects import Pod
 from fleet.records import unharmed
@@ -22,9 +23,11 @@ def drained_victims(claim: WholeNodeClaim) -> tuple[Victim, ...]:
 
 
 def accepted(context: Context, uid: str) -> bool:
-    """Whether the API server has taken the pod's eviction."""
-    answer = context.answers.get(uid)
-    return answer is not None and answer.kind is EvictionAnswer.ACCEPTED
+    """Whether the API server has taken the pod's eviction, or Kueue is stopping its job: it is on its way."""
+    answer, pod = context.answers.get(uid), context.view.pods.get(uid)
+    if answer is not None and answer.kind is EvictionAnswer.ACCEPTED:
+        return True
+    return pod is not None and leaving(context.view, pod)
 
 
 def booked(context: Context, claim: WholeNodeClaim, new: Iterable[Pod], left_alone: Collection[str] = ()) -> set[str]:

@@ -40,10 +40,15 @@ def forbidden(pods: Iterable[Pod], budgets: tuple[DisruptionBudget, ...]) -> str
             names = " and ".join(sorted(map(_name, found)))
             return f"two budgets, {names}, cover pod {pod.key}, which the Eviction API refuses"
         for budget in found:
-            if budget.status.disruptions_allowed <= 0 and (is_ready(pod) or not _lets_unready_go(budget)):
+            if budget.status.disruptions_allowed <= 0 and not waives(pod, budget):
                 advice = "" if is_ready(pod) or not pod.status.conditions else f"; {NOT_READY}"
                 return f"budget {_name(budget)} allows no disruption now{advice}"
     return None
+
+
+def waives(pod: Pod, budget: DisruptionBudget) -> bool:
+    """Whether the budget lets the pod go without counting it: one that is not ready, if the budget says so."""
+    return not is_ready(pod) and _lets_unready_go(budget)
 
 
 def _name(budget: DisruptionBudget) -> str:

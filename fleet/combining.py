@@ -108,7 +108,7 @@ class Together:
     def victims(self, nodes: Sequence[Candidate]) -> tuple[Victim, ...]:
         """All victims on the nodes, each gang's loss counted once."""
         losses = {gang.key: gang for one in nodes for gang in one.gangs}
-        return priced((victim for one in nodes for victim in one.victims), losses)
+        return priced(_all_victims(nodes), losses)
 
     def homeless(self, nodes: Sequence[Candidate], free: Sequence[Candidate] = ()) -> int:
         """How many of the victims would find no other place at once, once `free` nodes are taken too."""
@@ -154,7 +154,7 @@ class Together:
         spends = _spends(nodes)
         if not spends and self.ceiling is None:
             return None
-        victims = [victim for one in nodes for victim in one.victims]
+        victims = _all_victims(nodes)
         each = each_lost(victims, {gang.key: gang for one in nodes for gang in one.gangs})
         over = self._overdrafts(victims, each) if spends else {}
         if over:
@@ -164,6 +164,15 @@ class Together:
             text = f"stopping others would throw away {rough(lost)} GPU-seconds, more than the {self.ceiling:.0f}"
             return Hindrance(ceiling=f"{text} that its own expected run allows")
         return None
+
+
+def _all_victims(nodes: Iterable[Candidate]) -> list[Victim]:
+    """Each pod once: a job that Kueue stops as a whole may have pods on several of the nodes."""
+    found: dict[str, Victim] = {}
+    for node in nodes:
+        for one in node.victims:
+            found.setdefault(one.uid, one)
+    return list(found.values())
 
 
 def _spends(nodes: Iterable[Candidate]) -> bool:

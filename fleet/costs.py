@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from fleet.gangs import Gang, known_ref
+from fleet.kueue.victims import through_kueue
 from fleet.ledger import Work, serves, warm_up_seconds, work_of
 from fleet.objects import Pod
 from fleet.options import Hit
@@ -23,7 +24,8 @@ _FAIR_FOR = timedelta(days=7)
 class GangLoss:
     """What stopping a running gang throws away: `seconds` on each of its `cards`.
 
-    While no more than `spare` of its `members` are stopped, the others go on and only the stopped ones' cards count.
+    While no more than `spare` of its `members` are stopped, the others go on and only the stopped ones' cards count;
+    nobody goes on where Kueue stops the whole job.
     `weight` is for comparisons only (`weights`).
     """
 
@@ -55,7 +57,8 @@ def _gang_loss(view: View, pod: Pod, key: str, now: datetime) -> GangLoss:
     stake = view.memory.recall(("at stake", key), _at_stake, gang, pod if gang is None else None, asked)
     lost = stake.work.lost(now, _warm_up(view, pod) if stake.serves else None)
     weight = weights(view, now).get(pod.metadata.namespace, 1.0)
-    return GangLoss(key, stake.members, lost.cards, stake.spare, lost.seconds, lost.saved_at, weight)
+    spare = 0 if through_kueue(view, pod) else stake.spare
+    return GangLoss(key, stake.members, lost.cards, spare, lost.seconds, lost.saved_at, weight)
 
 
 @dataclass(frozen=True, slots=True)

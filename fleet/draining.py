@@ -4,6 +4,7 @@ import msgspec
 
 from fleet.actions import Hold, Look
 from fleet.endings import drained_by, told
+from fleet.kueue.gangs import unready_now
 from fleet.limits import drain_limit
 from fleet.marks import holds
 from fleet.proofs import doubt
@@ -12,7 +13,6 @@ from fleet.resources import ClaimStatus, Phase, WholeNodeClaim
 from fleet.statuses import enter, entered_at, give_back
 from fleet.stopping import Progress, stop_strangers
 from fleet.upkeep import Context
-from fleet.wants import unready
 
 
 def drain(context: Context, claim: WholeNodeClaim) -> None:
@@ -92,7 +92,7 @@ def _prove(context: Context, claim: WholeNodeClaim) -> None:
         return
     if len(proofs) < len(claim.status.nodes):
         return
-    missing = unready(claim, context.view.gang_of(claim))
+    missing = unready_now(context.view, claim, context.view.gang_of(claim))
     if missing is not None:
         context.say_if_new(claim, enter(claim, Phase.PROVING_EMPTY, *missing, context.now))
         return

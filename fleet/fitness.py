@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from fleet.cards import READERS, asks, requested
 from fleet.errors import FleetError
-from fleet.hami import PARTS, cards_of
+from fleet.hami import PARTS, cards_of, unreadable
 from fleet.marks import holders, tainted_for
 from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
 from fleet.objects import Node, Pod
@@ -25,6 +25,7 @@ class Obstacle(StrEnum):
     NOT_READY = "NotReady"
     TAINTED = "ForeignTaint"
     MISSING_CARDS = "CardsMissing"
+    UNREADABLE = "HAMiRegisterUnreadable"
     HELD = "HeldForAnotherClaim"
     NOT_WANTED = "NotSelectedByPod"
     NO_CPU = "NotEnoughCPU"
@@ -89,10 +90,15 @@ def obstacle(node: Node, pool: GPUPool, members: Iterable[Pod], claim_uid: str) 
         if not all(tolerates(pod.spec.tolerations, taint) for pod in members):
             return Obstacle.TAINTED
     if usable_cards(node, pool.spec.resource_name) != pool.spec.cards_per_node:
-        return Obstacle.MISSING_CARDS
+        return lacking(node, pool.spec.resource_name)
     if not all(node_wanted(pod.spec, node, CLAIM_KEY) for pod in members):
         return Obstacle.NOT_WANTED
     return None
+
+
+def lacking(node: Node, resource: str) -> Obstacle:
+    """What to call it that the node does not offer the cards it should."""
+    return Obstacle.UNREADABLE if resource == DEFAULT_RESOURCE and unreadable(node) else Obstacle.MISSING_CARDS
 
 
 def lack_of_room(node: Node, staying: Iterable[Pod], members: Iterable[Pod], resource: str) -> Obstacle | None:

@@ -64,6 +64,12 @@ def registered(node: Node) -> tuple[Card, ...] | None:
     return None if text is None else _registered(text)
 
 
+def unreadable(node: Node) -> bool:
+    """Whether the node's register is no list of cards in JSON: cut off, or in the text form of HAMi before 2.8."""
+    text = node.metadata.annotation(REGISTER)
+    return text is not None and _parsed(text) is None
+
+
 @dataclass(frozen=True, slots=True)
 class Lock:
     """HAMi's lock of a node, held while a pod is bound there. `until` is None if its time cannot be read."""
@@ -85,12 +91,16 @@ def lock_of(node: Node) -> Lock | None:
         return Lock(holder, None)
 
 
-@lru_cache(maxsize=16_384)
 def _registered(register: str) -> tuple[Card, ...]:
+    return _parsed(register) or ()
+
+
+@lru_cache(maxsize=16_384)
+def _parsed(register: str) -> tuple[Card, ...] | None:
     try:
         return _REGISTER_DECODER.decode(register)
-    except msgspec.DecodeError:
-        return ()
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
 
 
 @lru_cache(maxsize=16_384)

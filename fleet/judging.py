@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 from fleet.agreements import Consent, Verdict
 from fleet.backfill import Ahead
-from fleet.budgets import forbidden
 from fleet.candidates import Candidate, being_vacated, with_budget
 from fleet.cards import asks
 from fleet.consents import Consents
 from fleet.fitness import Obstacle, lack_of_room, obstacle
 from fleet.gangs import Gang
+from fleet.kueue.victims import workloads_of
 from fleet.marks import holders
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Pod
@@ -115,7 +115,8 @@ def _kept(one: Candidate, ahead: Ahead) -> Candidate:
 class _Judge:
     """Looks at nodes for one claim. `kinds` are its members, one of each kind, which other claims' may share.
 
-    `shared` is what was found for all claims with members of these kinds, by node; `own` are the nodes with a member.
+    `shared` is what was found for all claims with members of these kinds, by node; `own` are the nodes with a member,
+    `workloads` the UIDs of its Workloads at Kueue.
     """
 
     view: View
@@ -123,6 +124,7 @@ class _Judge:
     kinds: tuple[Pod, ...]
     shared: dict[tuple[str, str, str], Obstacle | None]
     own: frozenset[str | None]
+    workloads: frozenset[str]
     rules: Rules
     consents: Consents
     homes: Homes
@@ -149,6 +151,7 @@ class _Judge:
             tuple(alike.values()),
             view.memo.setdefault(("obstacles", tuple(alike)), {}),
             frozenset(pod.spec.node_name for pod in members),
+            workloads_of(view, gang.pods if gang else ()),
             rules,
             Consents.of(view, claim, rules.now, rules.cool_down),
             Homes(view, frozenset(reserved) | frozenset(ahead.kept)),
@@ -184,6 +187,8 @@ class _Judge:
             return Candidate(node, refused=Reason.BOOKED, soft=True)
         if not tenants.running:
             return Candidate(node, leaving=len(tenants.holders), free_at=there.free_at)
+        if not there.workloads.isdisjoint(self.workloads):
+            return Candidate(node, refused=Obstacle.OWN_GANG)
         return self._with_victims(node, pool, there)
 
     def _never(self, node: Node, pool: GPUPool) -> Obstacle | None:
@@ -204,26 +209,26 @@ class _Judge:
 
     def _with_victims(self, node: Node, pool: GPUPool, there: Occupants) -> Candidate:
         name, tenants = node.metadata.name, there.tenants
-        running = tenants.running
-        verdicts = self.consents.of_each(running, there.kinds)
+        stopped = tenants.stopped
+        verdicts = self.consents.of_each(stopped, there.kinds)
         agreements = tuple([one.agreement for one in verdicts])
         budgeted, overdrafts = self._drawn(name, there, agreements) if self.agreements else (0, {})
         keeps: tuple[tuple[Pod, int], ...] = ()
         needed: Mapping[str, Shortfall] = {}
         if any(one.keep_ready for one in verdicts):
-            keeps = tuple([(pod, one.keep_ready) for pod, one in zip(running, verdicts, strict=True)])
+            keeps = tuple([(pod, one.keep_ready) for pod, one in zip(stopped, verdicts, strict=True)])
             needed = self.view.replicas.shortfalls(keeps, self.vacated)
             if needed:
                 short = Verdict(Consent.KEEP_READY)
                 verdicts = [
-                    short if pod.metadata.uid in needed else one for pod, one in zip(running, verdicts, strict=True)
+                    short if pod.metadata.uid in needed else one for pod, one in zip(stopped, verdicts, strict=True)
                 ]
         refused, from_, missing = self._refusal(pool, there, verdicts, overdrafts)
         idle = pool.spec.cards_per_node * tenants.grace.total_seconds()
         return Candidate(
             node,
             occupied=True,
-            leaving=len(tenants.holders) - len(running),
+            leaving=len(tenants.holders) - len(tenants.running),
             lost_gpu_seconds=there.lost,
             top_priority=tenants.priority,
             refused=refused,
@@ -231,7 +236,7 @@ class _Judge:
             from_=from_,
             consent_missing=missing,
             free_at=there.free_at,
-            detail=_detail(refused, needed, overdrafts, self.consents) or self._held_up(refused, running),
+            detail=there.forbidden if refused == Reason.BUDGET else _detail(refused, needed, overdrafts, self.consents),
             keeps=keeps,
             gangs=there.gangs,
             hits=tenants.hits,
@@ -245,7 +250,7 @@ class _Judge:
         )
 
     def _drawn(self, name: str, there: Occupants, agreements: tuple[str, ...]) -> tuple[int, Mapping[str, Overdraft]]:
-        """How many of those who run are under an agreement that has a budget, and for whom that has too little left."""
+        """How many of the victims are under an agreement that has a budget, and for whom that has too little left."""
         memo, key = self.view.memo, ("drawn", name, self.rules.now, agreements)
         if key not in memo:
             pairs = zip(there.tenants.bare, agreements, strict=True)
@@ -254,10 +259,6 @@ class _Judge:
             memo[key] = budgeted, spending.overdrafts(victims, self.agreements) if budgeted else {}
         found: tuple[int, Mapping[str, Overdraft]] = memo[key]
         return found
-
-    def _held_up(self, refused: str | None, running: tuple[Pod, ...]) -> str:
-        """Which disruption budget lets nobody go, if that is why the node is refused."""
-        return forbidden(running, self.view.budgets) or "" if refused == Reason.BUDGET else ""
 
     def _refusal(
         self, pool: GPUPool, there: Occupants, verdicts: Sequence[Verdict], overdrafts: Mapping[str, Overdraft]
@@ -270,7 +271,7 @@ class _Judge:
         against = [one for one in verdicts if one.consent is not Consent.GIVEN]
         if not against and not overdrafts:
             return self._hindered(there), None, ()
-        silent = (pod for pod, one in zip(tenants.running, verdicts, strict=True) if one.consent is Consent.MISSING)
+        silent = (pod for pod, one in zip(tenants.stopped, verdicts, strict=True) if one.consent is Consent.MISSING)
         missing = tuple(sorted({pod.metadata.namespace for pod in silent}))
         reasons = {_TERMS[one.consent] for one in against}
         for reason in _FOR_GOOD:

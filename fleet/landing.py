@@ -4,6 +4,9 @@ from datetime import datetime, timedelta
 
 from fleet.actions import Look, Open, Poke, Steer
 from fleet.cards import scheduled, waiting
+from fleet.kueue.expected import is_expected
+from fleet.kueue.gangs import unready_now
+from fleet.kueue.turns import gated_by_kueue
 from fleet.marks import labelled_for, steered
 from fleet.objects import Pod
 from fleet.reasons import Reason
@@ -13,7 +16,6 @@ from fleet.statuses import enter, entered_at, give_back
 from fleet.stopping import stop_strangers
 from fleet.upkeep import Context
 from fleet.wakes import poked_at
-from fleet.wants import unready
 
 
 def open_nodes(context: Context, claim: WholeNodeClaim) -> None:
@@ -60,7 +62,7 @@ def land(context: Context, claim: WholeNodeClaim) -> None:
     context.decision.wake(since + context.timing.landing_timeout)
     if not _watch_for_strangers(context, claim) or gang is None:
         return
-    missing = None if landed else unready(claim, gang)
+    missing = None if landed else unready_now(context.view, claim, gang)
     if missing is not None:
         context.say_if_new(claim, enter(claim, Phase.LANDING, *missing, context.now))
         return
@@ -91,9 +93,13 @@ def _watch_for_strangers(context: Context, claim: WholeNodeClaim) -> bool:
 
 
 def _steer(context: Context, claim: WholeNodeClaim, waits: list[Pod], places: int, since: datetime) -> None:
-    """Send as many members as there are places: one sent to a claim without a node for it could never start."""
+    """Send as many members as there are places: one sent to a claim without a node for it could never start.
+
+    Kueue sends those that it starts itself: pods that it has not made yet, or has not lifted its gate from.
+    """
     uid = claim.metadata.uid
-    for pod in sorted(waits, key=lambda one: not steered(one, uid))[:places]:
+    there = [pod for pod in waits if not is_expected(pod) and not gated_by_kueue(pod)]
+    for pod in sorted(there, key=lambda one: not steered(one, uid))[:places]:
         if steered(pod, uid):
             _poke(context, pod, since)
         else:

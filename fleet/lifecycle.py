@@ -21,6 +21,8 @@ from fleet.errors import FleetError
 from fleet.fitness import Obstacle
 from fleet.freed import free_instead
 from fleet.gangs import Gang, job_ended, jobs_of
+from fleet.kueue.checks import check_actions, fails_for_good, turn_lost
+from fleet.kueue.victims import resumptions
 from fleet.landing import land, open_nodes, settle_bound
 from fleet.limits import DrainLimit
 from fleet.marks import ENDED, HOLDING, strays
@@ -71,6 +73,7 @@ def decide(
     """All actions due at `now`. `looks` and `probes` by node name, `answers` to evictions by pod UID."""
     decision = Decision()
     decision.actions.extend(resolutions(view, now, looks, answers))
+    decision.actions.extend(resumptions(view))
     _sweep(view, decision)
     context = Context(view, looks, answers, now, timing, decision, probes)
     reserved: dict[str, str] = {}
@@ -87,6 +90,7 @@ def decide(
         _advance(context, claim, taking)
     _create_claims(context)
     _ungate(view, decision)
+    decision.actions.extend(check_actions(view))
     return decision
 
 
@@ -124,6 +128,7 @@ def _advance(context: Context, claim: WholeNodeClaim, taking: _Taking) -> None:
         return
     given_back = (
         _not_started(context, claim)
+        or _quota_lost(context, claim)
         or upkeep(context, claim)
         or _torn(context, claim)
         or _too_late(context, claim, taking.ahead)
@@ -242,6 +247,15 @@ def _too_late(context: Context, claim: WholeNodeClaim, ahead: Ahead) -> ClaimSta
     return give_back(claim, Reason.OLDER_CLAIM, text, context.now, context.timing)
 
 
+def _quota_lost(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
+    """The status that gives the nodes back because Kueue has taken back the quota of pods that exist already."""
+    pod = turn_lost(context.view, context.view.gang_of(claim))
+    if pod is None:
+        return None
+    text = f"Kueue's gate on pod {pod.metadata.name} is closed, and its Workload does not stand at our check any more"
+    return give_back(claim, Reason.FOREIGN_GATE, text, context.now, context.timing)
+
+
 def _not_started(context: Context, claim: WholeNodeClaim) -> ClaimStatus | None:
     """The status that gives the nodes back because the kubelet of one of them refused a member."""
     refused = refused_start(context.view, claim)
@@ -335,7 +349,7 @@ def _create_claims(context: Context) -> None:
         if (
             any(_acts(one, spec) for one in earlier)
             or any(one.status.phase is Phase.BOUND for one in earlier)
-            or _failed_for_good(earlier, gang)
+            or _failed_for_good(view, earlier, gang)
         ):
             continue
         numbers = count(len(earlier))
@@ -358,8 +372,14 @@ def _size_is_due(context: Context, gang: Gang) -> bool:
     return False
 
 
-def _failed_for_good(earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:
-    """A claim that missed its deadline is not renewed for the same pods; the owner submits again, or deletes it."""
+def _failed_for_good(view: View, earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:
+    """A claim that missed its deadline is not renewed for the same pods; the owner submits again, or deletes it.
+
+    Kueue submits again by itself: it is told of the failure, and reserves the quota anew.
+    """
+    at_our_check = fails_for_good(view, gang)
+    if at_our_check is not None:
+        return at_our_check
     return any(
         one.status.phase is Phase.FAILED
         and (failed_at := entered_at(one.status, Phase.FAILED)) is not None

@@ -8,6 +8,7 @@ from fleet.actions import Timing
 from fleet.cards import terminating
 from fleet.checkpoints import longest_timeout
 from fleet.consents import consent
+from fleet.kueue.victims import fellows
 from fleet.lodgers import may_finish
 from fleet.objects import Pod
 from fleet.planning import Choice
@@ -42,8 +43,9 @@ def _checkpoint_wait(context: Context, claim: WholeNodeClaim) -> timedelta:
         for namespace, some in view.in_force(now).items()
         for one in some
     }
-    running = (pod for held in claim.status.nodes for pod in view.gpu_pods_on(held.name) if not terminating(pod))
-    names = ((pod.metadata.namespace, consent(view, claim, pod, now).agreement) for pod in running)
+    running = [pod for held in claim.status.nodes for pod in view.gpu_pods_on(held.name) if not terminating(pod)]
+    everybody = (*running, *fellows(view, running))
+    names = ((pod.metadata.namespace, consent(view, claim, pod, now).agreement) for pod in everybody)
     return longest_timeout(wish for name in names if (wish := terms.get(name)) is not None)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fleet.actions import WriteStatus
 from fleet.agreements import Consent, Verdict
 from fleet.candidates import shortfalls
+from fleet.fitness import Obstacle
+from fleet.kueue.victims import through_kueue, workloads_of
 from fleet.objects import Pod
 from fleet.occupants import grace, unevictable
 from fleet.reasons import Reason
@@ -24,11 +26,20 @@ class Objection:
 
 
 def objections(
-    context: Context, claim: WholeNodeClaim, pods: Iterable[Pod], verdicts: Mapping[str, Verdict], ending: set[str]
+    context: Context,
+    claim: WholeNodeClaim,
+    pods: Iterable[Pod],
+    verdicts: Mapping[str, Verdict],
+    ending: set[str],
+    along: Iterable[Pod] = (),
 ) -> Mapping[str, Objection]:
-    """Objections to stopping all of these pods, by UID; `ending` are UIDs of those that are going already."""
+    """Objections to stopping all of these pods, by UID; `ending` are UIDs of those that are going already.
+
+    `along` are pods that Kueue would stop with them, most of them elsewhere: their nodes are nobody's business here,
+    the consent of their owners is.
+    """
     allowed, _, not_allowed, _ = may_stop(claim, context.now)
-    pods, found = tuple(pods), {}
+    pods, along, found = tuple(pods), tuple(along), dict[str, Objection]()
     for pod in pods:
         pool, consents = context.view.membership.pool_of(pod.spec.node_name or ""), verdicts[pod.metadata.uid].consent
         if not allowed:
@@ -41,8 +52,15 @@ def objections(
             found[pod.metadata.uid] = Objection(str(Reason.UNEVICTABLE))
         elif grace(pod) > context.timing.drain_timeout:
             found[pod.metadata.uid] = Objection(str(Reason.GRACE_TOO_LONG))
+    own = workloads_of(context.view, gang.pods) if (gang := context.view.gang_of(claim)) else frozenset[str]()
+    for pod in (*pods, *along):
+        consents, workload = verdicts[pod.metadata.uid].consent, through_kueue(context.view, pod) if own else None
+        if workload is not None and workload.metadata.uid in own:
+            found.setdefault(pod.metadata.uid, Objection(str(Obstacle.OWN_GANG)))
+        elif consents is not Consent.GIVEN:
+            found.setdefault(pod.metadata.uid, Objection(str(consents)))
     if not found:
-        keeps = [(pod, verdicts[pod.metadata.uid].keep_ready) for pod in pods]
+        keeps = [(pod, verdicts[pod.metadata.uid].keep_ready) for pod in (*pods, *along)]
         needed = shortfalls(context.view, keeps, ending | _victims_in_writing(context))
         found = {uid: Objection(f"{Consent.KEEP_READY}: {short}") for uid, short in needed.items()}
     return found

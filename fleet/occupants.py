@@ -12,6 +12,8 @@ from fleet.cards import terminating
 from fleet.consents import Look, kind_of, look_of
 from fleet.costs import GangLoss, bare, each_lost, gang_loss, hits_of, joint_loss, priced
 from fleet.forecasts import natural_end
+from fleet.kueue.disruptions import shortage
+from fleet.kueue.victims import fellows, leaving, through_kueue, workloads_of
 from fleet.names import MIRROR_POD
 from fleet.objects import DisruptionBudget, Pod
 from fleet.options import Hit
@@ -34,13 +36,15 @@ class Press:
 class Tenants:
     """The pods on one node and what is true of them whatever the time.
 
-    Of the `holders` of cards nobody has deleted the `running` ones; `bare` are those as victims without a loss, `hits`
-    what of their gangs they are, `priority` their highest, `grace` their longest. `staying` are pods without cards.
-    `booked`: HAMi has chosen the node for a pod that is not bound yet.
+    Of the `holders` of cards nobody is stopping the `running` ones, `grace` is their longest. The `stopped` are those
+    who would be stopped to empty the node: who runs on it, then whoever Kueue stops with them, wherever it runs. `bare`
+    are these as victims without a loss, `hits` what of their gangs they are, `priority` their highest. `staying` are
+    pods without cards. `booked`: HAMi has chosen the node for a pod that is not bound yet.
     """
 
     holders: tuple[Pod, ...]
     running: tuple[Pod, ...]
+    stopped: tuple[Pod, ...]
     staying: tuple[Pod, ...]
     bare: tuple[Victim, ...]
     hits: tuple[Hit, ...]
@@ -55,26 +59,28 @@ class Tenants:
 class Occupants:
     """The pods on one node, and what stopping those that run would mean now.
 
-    `forbidden`: a disruption budget, or two on one pod, lets none go; `presses` are the budgets it presses on, `excess`
-    the pods beyond them. `kinds` tell pods apart that agreements can tell apart. `gangs` are what is lost with each
-    gang, `lost` GPU-seconds in all and `loss` as it is compared. `free_at`: when all are expected to have ended;
-    if that is not known, `late_at` says it with ends that are overdue but still believed in.
+    `forbidden`: which disruption budget, or two on one pod, lets none go, or not all of a whole job; `presses` are the
+    budgets it presses on, `excess` the pods beyond them. `kinds` tell pods apart that agreements can tell apart.
+    `gangs` are what is lost with each gang, `lost` GPU-seconds in all and `loss` as it is compared. `workloads`: UIDs
+    of those that Kueue would stop. `free_at`: when all are expected to have ended; if that is not known, `late_at` says
+    it with ends that are overdue but still believed in.
     """
 
     tenants: Tenants
-    forbidden: bool
+    forbidden: str
     presses: tuple[Press, ...]
     excess: int
     kinds: tuple[int, ...]
     gangs: tuple[GangLoss, ...]
     lost: float
     loss: float
+    workloads: frozenset[str]
     free_at: datetime | None
     late_at: datetime | None
     _priced: dict[tuple[str, ...], tuple[Victim, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def victims(self, agreements: tuple[str, ...]) -> tuple[Victim, ...]:
-        """All that run as they would be stopped; `agreements` has a name for each of them, empty for none."""
+        """All who would be stopped, as they would be; `agreements` has a name for each of them, empty for none."""
         found = self._priced.get(agreements)
         if found is None:
             pairs = zip(self.tenants.bare, agreements, strict=True)
@@ -94,40 +100,59 @@ def occupants(view: View, node_name: str, now: datetime) -> Occupants:
 def _occupants(view: View, node_name: str, now: datetime) -> Occupants:
     there = view.pods_by_node.get(node_name, ())
     holders = tuple([pod for pod in there if pod.metadata.uid in view.requests])
-    victims = tuple([bare(view, pod) for pod in holders])
-    tenants = view.memory.recall(("tenants", node_name), _tenants, there, holders, victims)
-    running = tenants.running
-    losses = {one.key: one for one in [gang_loss(view, pod, now) for pod in running]}
+    running = tuple([pod for pod in holders if not terminating(pod) and not leaving(view, pod)])
+    stopped = (*running, *fellows(view, running))
+    victims = tuple([bare(view, pod) for pod in stopped])
+    tenants = view.memory.recall(("tenants", node_name), _tenants, there, holders, running, stopped, victims)
+    losses = {one.key: one for one in [gang_loss(view, pod, now) for pod in stopped]}
     gangs = tuple(losses.values())
-    covering = [_covering(view, pod, look) for pod, look in zip(running, tenants.looks, strict=True)]
+    covering = [_covering(view, pod, look) for pod, look in zip(stopped, tenants.looks, strict=True)]
     presses = _presses(covering)
     free_at = natural_end(view, holders, now)
     return Occupants(
         tenants,
-        any(some and forbidden((pod,), some) is not None for pod, some in zip(running, covering, strict=True)),
+        _forbidden(view, stopped, covering),
         presses,
         sum(max(0, one.pods - one.allowed) for one in presses),
-        tuple([kind_of(view, pod, look, now) for pod, look in zip(running, tenants.looks, strict=True)]),
+        tuple([kind_of(view, pod, look, now) for pod, look in zip(stopped, tenants.looks, strict=True)]),
         gangs,
         sum(each_lost(tenants.bare, losses)),
         joint_loss(tenants.hits, gangs),
+        workloads_of(view, running),
         free_at,
         natural_end(view, holders, now, late=True) if free_at is None else None,
     )
 
 
-def _tenants(there: tuple[Pod, ...], holders: tuple[Pod, ...], victims: tuple[Victim, ...]) -> Tenants:
-    running = tuple(pod for pod in holders if not terminating(pod))
-    stopped = tuple(one for one, pod in zip(victims, holders, strict=True) if not terminating(pod))
+def _forbidden(view: View, stopped: Iterable[Pod], covering: Iterable[tuple[DisruptionBudget, ...]]) -> str:
+    """Why disruption budgets would hold up the node; empty if they do not. A whole job must fit in all at once."""
+    jobs: dict[str, list[Pod]] = {}
+    for pod, some in zip(stopped, covering, strict=True):
+        workload = through_kueue(view, pod) if some else None
+        if workload is not None:
+            jobs.setdefault(workload.metadata.uid, []).append(pod)
+        elif some and (why := forbidden((pod,), some)) is not None:
+            return why
+    return next((why for pods in jobs.values() if (why := shortage(view, pods)) is not None), "")
+
+
+def _tenants(
+    there: tuple[Pod, ...],
+    holders: tuple[Pod, ...],
+    running: tuple[Pod, ...],
+    stopped: tuple[Pod, ...],
+    victims: tuple[Victim, ...],
+) -> Tenants:
     asked = {pod.metadata.uid for pod in holders}
     return Tenants(
         holders,
         running,
-        tuple(pod for pod in there if pod.metadata.uid not in asked),
         stopped,
-        hits_of(stopped),
-        tuple(map(look_of, running)),
-        max((one.priority for one in stopped), default=0),
+        tuple(pod for pod in there if pod.metadata.uid not in asked),
+        victims,
+        hits_of(victims),
+        tuple(map(look_of, stopped)),
+        max((one.priority for one in victims), default=0),
         max((grace(pod) for pod in running), default=timedelta(0)),
         any(pod.spec.node_name is None for pod in holders),
         any(unevictable(pod) for pod in running),

@@ -10,6 +10,7 @@ from fleet.combining import Chosen, Together
 from fleet.domains import Domain, grouped, joint_cost
 from fleet.fitness import Obstacle
 from fleet.judging import Rules, candidates, serving_pools
+from fleet.kueue.gangs import unready_now
 from fleet.objects import Pod
 from fleet.outlook import Outlook, hopeful, natural_start, outlook
 from fleet.plans import plan_of
@@ -20,7 +21,7 @@ from fleet.stakes import Elsewhere, Weighed, weigh_set
 from fleet.times import clock
 from fleet.view import View
 from fleet.waits import behind_older, can_never_fit, fragmented, waits_until, why
-from fleet.wants import may_stop, member_too_large, mixed_sizes, nodes_wanted, unready, wish
+from fleet.wants import may_stop, member_too_large, mixed_sizes, nodes_wanted, wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def choose(
     that may be thrown away for each that the gang has declared to use, 0 for any number.
     """
     gang = view.gang_of(claim)
-    missing = unready(claim, gang)
+    missing = unready_now(view, claim, gang)
     if missing is not None:
         return Choice((), (), *missing)
     hopeless = member_too_large(view, gang)

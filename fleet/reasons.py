@@ -10,6 +10,8 @@ class Reason(StrEnum):
     GANG_INCOMPLETE = "GangIncomplete"
     FOREIGN_GATE = "WaitingForOtherGate"
     PINNED = "PinnedToAnotherClaim"
+    KEY_TAKEN = "OurKeyInTemplate"
+    OUTSIDE_POOLS = "PinnedOutsidePools"
     NO_POOL = "NoPoolFits"
     TOO_FEW_NODES = "MoreNodesThanPoolHas"
     NO_USABLE_NODE = "NoUsableNode"

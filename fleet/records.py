@@ -1,7 +1,7 @@
 """The records of stopped pods: what a record says, which intention it stands for, and what became of it."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 import msgspec
@@ -9,6 +9,7 @@ import msgspec
 from fleet.actions import Answer, EvictionAnswer, Look, ResolveRecord
 from fleet.cards import finished, terminating
 from fleet.gangs import gang_key
+from fleet.kueue.victims import fellows, leaving
 from fleet.marks import HOLDING
 from fleet.objects import Metadata, Pod
 from fleet.resources import (
@@ -160,7 +161,7 @@ def _outcome(view: View, record: DrainRecord, looks: Mapping[str, Look], answers
         return Outcome.SPARED
     answer = answers.get(uid)
     accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
-    return Outcome.PENDING if intended or accepted else Outcome.SPARED
+    return Outcome.PENDING if intended or accepted or leaving(view, pod) else Outcome.SPARED
 
 
 def _superseded(view: View, record: DrainRecord) -> bool:
@@ -174,9 +175,19 @@ def _superseded(view: View, record: DrainRecord) -> bool:
 
 
 def _still_intended(view: View, record: DrainRecord) -> bool:
-    """Whether the claim still holds the node and still has the pod among those it stops."""
+    """Whether the claim still holds the node, and still has the pod among those it stops.
+
+    Where Kueue stops a whole job a node of any of its pods will do.
+    """
     claim = view.claims.get(record.spec.claim_uid)
     if claim is None or claim.status.phase not in HOLDING:
         return False
-    holds = any(held.name == record.spec.node for held in claim.status.nodes)
+    held = {one.name for one in claim.status.nodes}
+    holds = record.spec.node in held or _has_a_fellow(view, record.spec.pod_uid, held)
     return holds and any(stands_for(record, claim, victim) for victim in claim.status.victims)
+
+
+def _has_a_fellow(view: View, pod_uid: str, nodes: Collection[str]) -> bool:
+    """Whether a pod that ends together with this one runs on one of the nodes."""
+    pod = view.pods.get(pod_uid)
+    return pod is not None and any(one.spec.node_name in nodes for one in fellows(view, (pod,)))

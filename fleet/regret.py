@@ -4,13 +4,14 @@ What is guaranteed: a later wave is asked for only when the API server has accep
 it, across all nodes of the claim; within a wave the calls are sent in order of regret. So a cancel, a refusal or a
 deadline in the middle has cost the least. The first wave are pods that a PodDisruptionBudget covers, then come the
 gangs with the smaller half of the loss, then the others. Of a gang, the pod whose record carries the loss goes first
-and alone: the loss is booked if any of them goes.
+and alone: the loss is booked if any of them goes. A job that Kueue stops as a whole goes with the dearest of its pods.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.budgets import matching
+from fleet.kueue.victims import through_kueue
 from fleet.objects import Pod
 from fleet.resources import Victim
 from fleet.view import View
@@ -47,24 +48,35 @@ class Regret:
     def next_to_go(
         self, view: View, running: Iterable[Pod], victims: Mapping[str, Victim], accepted: Collection[str]
     ) -> Sequence[Pod]:
-        """Of the running pods, all recorded, those whose eviction may be asked for now, the least regretted first.
+        """Of the running pods, all recorded, those whose end may be asked for now, the least regretted first.
 
-        `accepted` are UIDs of those whose eviction the API server has taken: they are on their way.
+        `accepted` are UIDs of those that are on their way. Of a job that Kueue stops as a whole it is all or none.
         """
         left = [pod for pod in running if pod.metadata.uid not in accepted]
         if not left:
             return ()
-        unsaid = {pod.metadata.uid for pod in left}
-        waves = {pod.metadata.uid: self._wave(view, pod, victims[pod.metadata.uid]) for pod in left}
+        unsaid, unit = {pod.metadata.uid for pod in left}, _units(view, left)
+        together: dict[str, list[int]] = {}
+        for pod in left:
+            together.setdefault(unit[pod.metadata.uid], []).append(self._wave(view, pod, victims[pod.metadata.uid]))
+        waves = {one: _COVERED if _COVERED in some else max(some) for one, some in together.items()}
         first = min(waves.values())
 
-        def may_go(pod: Pod) -> bool:
+        def waits(pod: Pod) -> bool:
             carrier = self.carriers[victims[pod.metadata.uid].gang]
-            return waves[pod.metadata.uid] == first and (carrier == pod.metadata.uid or carrier not in unsaid)
+            return carrier in unsaid and unit[carrier] != unit[pod.metadata.uid]
 
-        return sorted(
-            (pod for pod in left if may_go(pod)), key=lambda pod: (self.order[victims[pod.metadata.uid].gang], pod.key)
-        )
+        wave = [pod for pod in left if waves[unit[pod.metadata.uid]] == first]
+        wait = {unit[pod.metadata.uid] for pod in wave if waits(pod)}
+        # Gangs that are spread over several jobs of Kueue's may wait for each other: then the order gives way.
+        due = [pod for pod in wave if unit[pod.metadata.uid] not in wait] or wave
+        return sorted(due, key=lambda pod: (self.order[victims[pod.metadata.uid].gang], pod.key))
 
     def _wave(self, view: View, pod: Pod, victim: Victim) -> int:
         return _COVERED if matching(pod, view.budgets) else self.waves[victim.gang]
+
+
+def _units(view: View, pods: Iterable[Pod]) -> Mapping[str, str]:
+    """What is stopped in one go, by pod UID: the Workload where Kueue does it, else the pod."""
+    found = {pod.metadata.uid: through_kueue(view, pod) for pod in pods}
+    return {uid: one.metadata.uid if one else uid for uid, one in found.items()}

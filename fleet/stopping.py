@@ -24,6 +24,9 @@ from fleet.costs import job_of, victims_of
 from fleet.endings import drained_by
 from fleet.forecasts import expected_end
 from fleet.gangs import gang_key
+from fleet.kueue.objects import Workload
+from fleet.kueue.stops import ask_kueue, at_kueue, brought_home, refusal_of
+from fleet.kueue.victims import fellows, leaving, through_kueue
 from fleet.limits import lodges
 from fleet.objections import Objection, objections, overdrawn
 from fleet.objects import Pod
@@ -67,39 +70,45 @@ def stop_strangers(context: Context, claim: WholeNodeClaim, looks: Mapping[str, 
         key=lambda pod: (not matching(pod, context.view.budgets), pod.key),
     )
     if not running:
-        return Progress(strangers)
+        return Progress(strangers, at_kueue(context, strangers))
     return _Stopping(context, claim, strangers, tuple(running)).step(looks)
 
 
 class _Stopping:
-    """One pass over the card holders of one claim: `strangers` are all of them, `running` those that are not going."""
+    """One pass over the card holders of one claim: `strangers` are all of them, `running` those that are not going.
+
+    `whole` are these and whoever Kueue stops together with them, wherever it runs: all are asked, and written down.
+    """
 
     def __init__(
         self, context: Context, claim: WholeNodeClaim, strangers: tuple[Pod, ...], running: tuple[Pod, ...]
     ) -> None:
         self.context, self.claim, self.strangers, self.running = context, claim, strangers, running
         self.view, self.now, self.uid = context.view, context.now, claim.metadata.uid
+        self.along = fellows(context.view, running)
+        self.whole = (*running, *self.along)
         self.since = entered_at(claim.status, Phase.CORDONING) or context.now
         self.saved = {one.gang: one.saved_at for one in drained_victims(claim) if one.saved_at is not None}
-        self.verdicts: Mapping[str, Verdict] = {pod.metadata.uid: self._verdict(pod) for pod in running}
+        self.verdicts: Mapping[str, Verdict] = {pod.metadata.uid: self._verdict(pod) for pod in self.whole}
 
     def step(self, looks: Mapping[str, Look]) -> Progress | None:
-        ending = {pod.metadata.uid for pod in self.strangers if terminating(pod)}
-        against = objections(self.context, self.claim, self.running, self.verdicts, ending)
+        ending = {pod.metadata.uid for pod in self.strangers if terminating(pod) or leaving(self.view, pod)}
+        found = objections(self.context, self.claim, self.running, self.verdicts, ending, self.along)
+        against = self._brought_home(found)
         until = self.claim.status.stop_nobody_until
         if until is not None and self.now < until:
             return self._leave_alone(against, until)
         if against:
             return self._protect(against)
         known = self._known()
-        new = [pod for pod in self.running if pod.metadata.uid not in known]
+        new = [pod for pod in self.whole if pod.metadata.uid not in known]
         against = self._returned(new)
         if against:
             return self._protect(against)
-        saves = self._saves([pod for pod in self.running if not accepted(self.context, pod.metadata.uid)], looks)
+        saves = self._saves([pod for pod in self.whole if not accepted(self.context, pod.metadata.uid)], looks)
         if saves.missing:
             missing = {uid: Objection(text, Reason.CHECKPOINT_MISSING) for uid, text in saves.missing.items()}
-            return self._protect(missing)
+            return self._protect(self._brought_home(missing))
         if saves.waiting:
             self.context.decision.actions.extend(AskCheckpoint(self.claim, pod, self.now) for pod in saves.asks)
             self.context.decision.wake(saves.due)
@@ -107,7 +116,8 @@ class _Stopping:
         victims = known | self._victims(new)
         over = overdrawn(self.context, self.claim, victims.values())
         if over:
-            return self._protect({uid: Objection(one.text, Reason.AGREEMENT_BUDGET) for uid, one in over.items()})
+            spent = {uid: Objection(one.text, Reason.AGREEMENT_BUDGET) for uid, one in over.items()}
+            return self._protect(self._brought_home(spent))
         if new:
             return self._record([victims[pod.metadata.uid] for pod in new])
         return self._evict(known)
@@ -133,7 +143,7 @@ class _Stopping:
         for one in victims:
             carriers.setdefault(one.gang, one)
         found = {}
-        for pod in self.running:
+        for pod in self.whole:
             victim = recorded.get(pod.metadata.uid)
             if victim is None:
                 continue
@@ -146,7 +156,7 @@ class _Stopping:
     def _unharmed(self, victim: Victim) -> bool:
         """Whether nobody has stopped the victim: who runs no more and has no record has left by himself."""
         outcome = outcome_of(self.view, self.uid, victim)
-        gone = all(pod.metadata.uid != victim.uid for pod in self.running)
+        gone = all(pod.metadata.uid != victim.uid for pod in self.whole)
         return unharmed(self.view, self.uid, victim) or (outcome is None and gone)
 
     def _victims(self, new: list[Pod]) -> dict[str, Victim]:
@@ -178,8 +188,8 @@ class _Stopping:
         text = "its controller puts pods on this very node again and again, although it is tainted"
         return {
             pod.metadata.uid: Objection(text, Reason.POD_RETURNS)
-            for pod in new
-            if comes_back(pod, job_of(self.view, pod), pod.spec.node_name or "", victims)
+            for pod in self.running
+            if pod in new and comes_back(pod, job_of(self.view, pod), pod.spec.node_name or "", victims)
         }
 
     def _saves(self, pods: list[Pod], looks: Mapping[str, Look]) -> Saving:
@@ -197,6 +207,9 @@ class _Stopping:
             return Saving()
         looked = {pod.metadata.uid: pod for look in looks.values() for pod in look.pods}
         return saving(self.view, asked, looked, self.since, self.now, self.saved)
+
+    def _brought_home(self, against: Mapping[str, Objection]) -> Mapping[str, Objection]:
+        return brought_home(self.view, against, self.running, self.along)
 
     def _protect(self, against: Mapping[str, Objection]) -> Progress | None:
         """Give the nodes back for the first of those that may not be stopped; always None."""
@@ -228,7 +241,7 @@ class _Stopping:
             text = f"what another claim was to do with pod {name} is cleared up first"
             return self._waits(Reason.EVICTING, text)
         uids = {one.uid for one in new}
-        open_ = undecided(self.context, claim, [pod for pod in self.running if pod.metadata.uid in uids])
+        open_ = undecided(self.context, claim, [pod for pod in self.whole if pod.metadata.uid in uids])
         if open_ is not None:
             text = f"what another claim was to do with gang {open_} is cleared up first"
             return self._waits(Reason.EVICTING, text)
@@ -250,9 +263,16 @@ class _Stopping:
         if not self._all_recorded(victims):
             return self._waits(Reason.EVICTING, _stopping(len(drained_victims(self.claim))))
         taken = {uid for uid in victims if accepted(self.context, uid)}
-        refusals = []
-        for pod in Regret.of(drained_victims(self.claim)).next_to_go(self.view, self.running, victims, taken):
-            refusal = self._ask(pod, victims[pod.metadata.uid])
+        refusals, jobs = [], set[str]()
+        for pod in Regret.of(drained_victims(self.claim)).next_to_go(self.view, self.whole, victims, taken):
+            workload = through_kueue(self.view, pod)
+            if workload is None:
+                refusal = self._ask(pod, victims[pod.metadata.uid])
+            elif workload.metadata.uid not in jobs:
+                jobs.add(workload.metadata.uid)
+                refusal = self._ask_kueue(workload, victims)
+            else:
+                continue
             if isinstance(refusal, ClaimStatus):
                 self.context.write(self.claim, refusal)
                 return None
@@ -291,6 +311,16 @@ class _Stopping:
         advice = "" if is_ready(pod) or not pod.status.conditions else f"; {NOT_READY}"
         return f"pod {pod.key}{self._under(pod)} may not go yet: {answer.text}{advice}"
 
+    def _ask_kueue(self, workload: Workload, victims: Mapping[str, Victim]) -> str | ClaimStatus | None:
+        """As `_ask`, for all pods of one Workload at once."""
+        pods = [pod for pod in self.whole if through_kueue(self.view, pod) is workload]
+        refused = refusal_of(self.context, pods)
+        if refused is not None:
+            text = f"stopping Workload {workload.key} was refused: {refused}"
+            avoid = tuple(sorted({pod.spec.node_name or "" for pod in pods if pod in self.running}))
+            return give_back(self.claim, Reason.EVICTION_REFUSED, text, self.now, self.context.timing, avoid=avoid)
+        return ask_kueue(self.context, self.claim, workload, pods, victims)
+
     def _under(self, pod: Pod) -> str:
         names = [f"{one.metadata.namespace}/{one.metadata.name}" for one in matching(pod, self.view.budgets)]
         return f" under PodDisruptionBudget {' and '.join(sorted(names))}" if names else ""
@@ -307,8 +337,9 @@ def _as_it_is(context: Context, pod: Pod) -> Pod:
 
 
 def _runs(context: Context, pod: Pod) -> bool:
-    """Whether nobody has told it to go, and it has not ended since the look that it is known from."""
-    return not terminating(pod) and not finished(context.view.pods.get(pod.metadata.uid, pod))
+    """Whether nobody has told it, or its job, to go, and it has not ended since the look that it is known from."""
+    known = context.view.pods.get(pod.metadata.uid, pod)
+    return not terminating(pod) and not finished(known) and not leaving(context.view, pod)
 
 
 def _may_stay(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:

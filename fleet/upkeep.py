@@ -8,6 +8,7 @@ from fleet.actions import Answer, Decision, EvictionAnswer, Look, LookAt, ProbeR
 from fleet.cards import finished, terminating
 from fleet.fitness import Obstacle, obstacle
 from fleet.gangs import belongs
+from fleet.kueue.victims import leaving
 from fleet.marks import holds
 from fleet.objects import Node, Pod
 from fleet.reasons import Reason
@@ -23,6 +24,7 @@ _REASONS = {
     Obstacle.TAINTED: "it got a taint the gang does not tolerate",
     Obstacle.HELD: "another claim holds it",
     Obstacle.MISSING_CARDS: "it no longer has all its cards",
+    Obstacle.UNREADABLE: "the list of its cards that HAMi wrote cannot be read any more",
     Obstacle.NOT_WANTED: "its labels no longer match the gang's selector",
 }
 
@@ -59,7 +61,7 @@ class Context:
             return outcome is None
         answer, pod = self.answers.get(victim.uid), self.view.pods.get(victim.uid)
         accepted = answer is not None and answer.kind is EvictionAnswer.ACCEPTED
-        return not accepted and pod is not None and not terminating(pod)
+        return not accepted and pod is not None and not terminating(pod) and not leaving(self.view, pod)
 
     def say(self, claim: WholeNodeClaim, status: ClaimStatus) -> None:
         """Renew the texts of a status; a change of reason is worth a write at once, new figures alone are not."""

@@ -6,6 +6,8 @@ from datetime import datetime
 from fleet.cards import gated_by, waiting
 from fleet.errors import FleetError
 from fleet.gangs import Gang
+from fleet.kueue.objects import WORKLOAD
+from fleet.kueue.turns import GATES
 from fleet.names import CLAIM_KEY
 from fleet.objects import Pod
 from fleet.reasons import Reason
@@ -25,8 +27,11 @@ def nodes_wanted(claim: WholeNodeClaim, takers: tuple[Pod, ...]) -> int:
     return sum(waiting(pod) for pod in takers) or claim.spec.nodes
 
 
-def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
-    """Why the gang could not start whole, even on empty nodes; None if all of it is there and free of other gates."""
+def unready(claim: WholeNodeClaim, gang: Gang | None, *, at_our_check: bool = False) -> tuple[Reason, str] | None:
+    """Why the gang could not start whole, even on empty nodes; None if all of it is there and free of other gates.
+
+    `at_our_check`: Kueue's own gates wait for us, so we do not wait for them.
+    """
     if claim.spec.policy is Policy.PREVIEW and gang is None:
         return None
     present = len(gang.pods) if gang else 0
@@ -35,14 +40,23 @@ def unready(claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | No
         return Reason.GANG_INCOMPLETE, f"{present} pod(s) of the gang exist, of how many is not known: {gang.unsized}"
     if gang is None or present < size:
         return Reason.GANG_INCOMPLETE, f"{present} of {size} pods of the gang exist; it starts whole or not at all"
-    foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - {CLAIM_KEY})
+    passable = {CLAIM_KEY, *(GATES if at_our_check else ())}
+    foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - passable)
     if foreign:
         return Reason.FOREIGN_GATE, f"another scheduling gate is still closed: {', '.join(foreign)}"
     own = (None, claim.metadata.uid)
-    pinned = sorted(pod.metadata.name for pod in gang.pods if waiting(pod) and _pin(pod) not in own)
+    pinned = [pod for pod in gang.pods if waiting(pod) and _pin(pod) not in own]
     if pinned:
-        text = f"pod {pinned[0]} selects the nodes of a claim that is gone, for good: delete the pod, create it anew"
-        return Reason.PINNED, text
+        pod = min(pinned, key=lambda one: one.metadata.name)
+        text = f"pod {pod.metadata.name} selects the nodes of a claim that is gone, for good: "
+        workload = pod.metadata.annotation(WORKLOAD)
+        if workload is None:
+            return Reason.PINNED, text + "delete the pod, create it anew"
+        # Its template selects them too: a pod that is only deleted comes back the same.
+        return (
+            Reason.PINNED,
+            text + f"have Kueue start its job anew: spec.active of Workload {workload} false, then true",
+        )
     return None
 
 

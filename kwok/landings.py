@@ -26,6 +26,7 @@ class Seen:
     cards: int
     node: str = ""
     bound_at: float | None = None
+    running_at: float | None = None
     deleting_at: float | None = None
     gone_at: float | None = None
 
@@ -84,6 +85,8 @@ class PodWatch:
             self._newest[(seen.namespace, seen.name)] = seen
         if spec.get("nodeName") and seen.bound_at is None:
             seen.node, seen.bound_at = spec["nodeName"], now
+        if pod.get("status", {}).get("phase") == "Running" and seen.running_at is None:
+            seen.running_at = now
         if metadata.get("deletionTimestamp") and seen.deleting_at is None:
             seen.deleting_at = now
         ended = pod.get("status", {}).get("phase") in _NO_LONGER_HOLDING

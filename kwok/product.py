@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -21,11 +22,11 @@ from kwok.errors import LabError
 from kwok.helm import helm
 from kwok.kubeconfig import leading_to
 from kwok.process import start_ticks
+from kwok.served import apply_kinds
 from kwok.workloads import make_pod
 
 NAMESPACE = "wholenode-system"
 CONTROLLER, EXTENDER = "controller", "extender"
-TOO_MANY_REQUESTS = 429
 CHART = Path(__file__).resolve().parent.parent / "deploy" / "chart"
 _RUN_BY_HAND = frozenset({"Deployment", "Service", "PodDisruptionBudget"})
 _READY_SECONDS = 60.0
@@ -36,10 +37,19 @@ _GATE_SECONDS = 30.0
 class Product:
     """Extender and controller as processes of a control plane, with ServiceAccount tokens of the chart."""
 
-    def __init__(self, plane: ControlPlane, settings: Mapping[str, str] | None = None) -> None:
-        """`settings`: more environment variables for both processes, e.g. WHOLENODE_LEASE_SECONDS."""
+    def __init__(
+        self,
+        plane: ControlPlane,
+        settings: Mapping[str, str] | None = None,
+        chart_values: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`settings`: more environment variables for both processes, e.g. WHOLENODE_LEASE_SECONDS.
+
+        `chart_values`: values of the chart by their path, e.g. `{"scheduler.nextToHAMi": True}`.
+        """
         self._plane = plane
         self._settings = dict(settings or {})
+        self._chart_values = dict(chart_values or {})
         taken: set[int] = set()
         self.ports = {EXTENDER: ports.pick(taken), CONTROLLER: ports.pick(taken)}
         self.scheduler_config = ""
@@ -51,11 +61,7 @@ class Product:
         """Apply the chart, without what would run its images; waits until its kinds are served."""
         objects = await asyncio.to_thread(self._render)
         crds = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
-        for crd in crds:
-            await admin.apply(crd)
-        for crd in crds:
-            await admin.wait_for(path_of(crd), _established)
-            await _served(admin, crd)
+        await apply_kinds(admin, crds)
         await _ignore_conflict(admin, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for one in objects:
             if one["kind"] in _RUN_BY_HAND or one in crds:
@@ -145,31 +151,12 @@ class Product:
             str(helm()), "template", "wholenode", str(CHART), "--namespace", NAMESPACE, "--include-crds",
             "--set", f"scheduler.urlPrefix=http://127.0.0.1:{self.ports[EXTENDER]}",
         ]  # fmt: skip
+        for key, value in self._chart_values.items():
+            command += ["--set-json", f"{key}={json.dumps(value)}"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise LabError(f"helm cannot render the chart: {run.stderr.strip()}")
         return [one for one in yaml.safe_load_all(run.stdout) if one]
-
-
-def _established(crd: dict[str, Any] | None) -> bool:
-    conditions = (crd or {}).get("status", {}).get("conditions") or []
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
-
-
-async def _served(admin: Admin, crd: dict[str, Any]) -> None:
-    """A kind that is Established may still answer 429: its storage is being set up."""
-    spec = crd["spec"]
-    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-    async with asyncio.timeout(_READY_SECONDS):
-        while True:
-            try:
-                await admin.list(path)
-            except APIError as error:
-                if error.status != TOO_MANY_REQUESTS:
-                    raise
-                await asyncio.sleep(_LOOK_EVERY_SECONDS)
-            else:
-                return
 
 
 async def _ignore_conflict(admin: Admin, manifest: dict[str, Any]) -> None:

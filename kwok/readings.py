@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kwok.nodes import GPU
+from kwok.queues import GROUP_NAME, GROUP_SIZE
 from kwok.workloads import GANG, GANG_SIZE
 
 Object = Mapping[str, Any]
@@ -140,7 +141,8 @@ def _owner(pod: Object) -> Object:
 
 def gang(pod: Object) -> tuple[str, str, str, str]:
     """(namespace, kind, name, UID) of the pod's gang, as in a claim's `spec.gang`; every Job here is a gang."""
-    namespace, owner, name = pod["metadata"]["namespace"], _owner(pod), annotation(pod, GANG)
+    namespace, owner = pod["metadata"]["namespace"], _owner(pod)
+    name = annotation(pod, GANG) or (pod["metadata"].get("labels") or {}).get(GROUP_NAME)
     if name:
         return namespace, "Gang", name, str(owner.get("uid", ""))
     if owner.get("kind") == "Job":
@@ -156,7 +158,7 @@ def gang_of_claim(claim: Object) -> tuple[str, str, str, str]:
 
 def declared_size(pod: Object) -> int:
     """How many pods the gang says it has; 0 if it does not say."""
-    return int(annotation(pod, GANG_SIZE) or 0)
+    return int(annotation(pod, GANG_SIZE) or annotation(pod, GROUP_SIZE) or 0)
 
 
 class Pools:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kwok.admin import Admin, create_all
@@ -21,6 +21,8 @@ class Fleet:
     """Makes nodes for one test: all carry the label `test-fleet: <name>` and leave with the test."""
 
     LABEL = "test-fleet"
+    make: Callable[..., list[Node]] = staticmethod(make_nodes)
+    """Makes the Node objects; another kind of fleet has another."""
 
     def __init__(self, admin: Admin, name: str) -> None:
         self.admin = admin
@@ -43,7 +45,7 @@ class Fleet:
         **rest: Any,
     ) -> list[str]:
         """Create `count` nodes named `<fleet>-<suffix>-000`, ... and wait until they are ready; return their names."""
-        nodes: list[Node] = make_nodes(
+        nodes: list[Node] = self.make(
             count, cards, f"{self.name}-{suffix}", {**self.selector, **(labels or {})}, **rest
         )
         names = [node["metadata"]["name"] for node in nodes]

@@ -1,6 +1,7 @@
 """Whether a pod is let in at all: scheduling gates of others, and what Kueue says about its Workload."""
 
 from fleet.cards import gated_by
+from fleet.kueue.objects import CheckState
 from fleet.names import CLAIM_KEY
 from fleet.objects import Condition, Pod
 from fleet.reasons import Reason
@@ -37,12 +38,18 @@ def _kueue(workload: Workload, gates: str) -> No:
         text = f"Kueue has reserved no quota for workload {workload.name}: {said}."
         return No(Wait.QUOTA, text, "Kueue reserves quota: others of the queue end, or the quota grows")
     if not _true(passed):
-        text = (
-            f"Kueue has reserved quota for workload {workload.name} but not admitted it: {_said('Admitted', passed)}."
-        )
+        open_ = [one for one in workload.checks if one.state != "Ready"]
+        said = "; ".join(f"admission check {one.name} is {one.state}{_because(one)}" for one in open_)
+        said = said or _said("Admitted", passed)
+        text = f"Kueue has reserved quota for workload {workload.name} but not admitted it: {said}."
         return No(Wait.CHECKS, text, "the admission checks of its queue become ready")
     text = f"Kueue has admitted workload {workload.name}, and scheduling gate {gates} is still closed."
     return No(Reason.FOREIGN_GATE, text, "whoever set the gate removes it")
+
+
+def _because(check: CheckState) -> str:
+    """What its controller says: of our own check, the reason of the gang's claim."""
+    return f" ({check.message.rstrip('.')})" if check.message else ""
 
 
 def _true(condition: Condition | None) -> bool:

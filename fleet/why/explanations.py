@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fleet.kueue.objects import CheckState
 from fleet.objects import Condition
 
 
@@ -198,6 +199,7 @@ class Workload(_Part, frozen=True):
 
     name: str
     conditions: tuple[Condition, ...] = ()
+    checks: tuple[CheckState, ...] = ()
 
     def condition(self, kind: str) -> Condition | None:
         return next((one for one in self.conditions if one.type == kind), None)

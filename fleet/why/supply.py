@@ -8,7 +8,7 @@ from functools import cached_property
 from fleet import hami
 from fleet.cards import cards
 from fleet.errors import FleetError
-from fleet.fitness import Obstacle, ready, usable_cards
+from fleet.fitness import Obstacle, lacking, ready, usable_cards
 from fleet.marks import ENDED, holders
 from fleet.names import CLAIM_KEY
 from fleet.objects import Node, Pod, Taint
@@ -186,7 +186,7 @@ class Ground:
             largest = max(largest, usable, *declared)
             obstacle = stand.shut or _refused(stand, pod)
             if obstacle is None and (usable != request.cards if whole else usable == 0):
-                obstacle = Obstacle.MISSING_CARDS
+                obstacle = lacking(stand.node, request.resource)
             if obstacle is None and any(usable_cards(stand.node, other) < wanted for other, wanted in beside):
                 obstacle = Obstacle.MISSING_CARDS
             if obstacle is not None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import fleet
 from cluster.dumps import DumpError, read_dump, write_dump
 from fleet import hami, names
+from fleet.kueue import objects
 from fleet.names import EXPECTED_RUN, GANG
 from fleet.objects import (
     BudgetSpec,
@@ -91,7 +92,7 @@ def test_every_annotation_that_decisions_read_is_kept() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
     read = set(re.findall(r"\.annotation\(([A-Z_]+)\)", code)) | set(re.findall(r"_said\(gang, ([A-Z_]+)\)", code))
     read |= {"GANG_SIZE", "KUEUE_POD_GROUP_TOTAL"}
-    constants = {**vars(hami), **vars(names)}
+    constants = {**vars(hami), **vars(names), **vars(objects)}
     notes = {constants[name]: "x" for name in read}
     assert len(notes) >= 15
     (kept,) = read_dump(write_dump(view(pod("a", notes=notes)), at(0))).view.pods.values()

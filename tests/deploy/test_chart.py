@@ -219,7 +219,7 @@ def test_an_old_cluster_is_told_to_do_without_the_policy(template: Callable[...,
 
 def test_roles_have_no_wildcard_and_nobody_may_delete_pods(rendered: Objects) -> None:
     roles = [each for each in rendered() if each["kind"] in {"Role", "ClusterRole"}]
-    assert len(roles) == 6
+    assert len(roles) == 7
     for role in roles:
         for rule in role["rules"]:
             assert not any("*" in text for words in rule.values() for text in words), role["metadata"]["name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import tomllib
@@ -26,12 +27,14 @@ from extender.state import State
 from fleet import names
 from fleet.board import Refused
 from fleet.fitness import Obstacle
+from fleet.kueue import objects as objects_of_kueue
 from fleet.reasons import Reason
 from fleet.resources import AgreementSpec, ClaimSpec, ClaimStatus, Phase, PoolSpec, PoolStatus
-from kwok import stages
+from kwok import kueuefiles, stages
 from kwok.admin import Admin, path_of
 from kwok.catalogue import NAMED_PATHS
 from kwok.controlplane import ControlPlane
+from kwok.served import apply_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = ROOT / "deploy" / "chart" / "crds"
@@ -151,6 +154,8 @@ async def test_the_api_server_takes_every_example(control_plane: ControlPlane, a
         crd = yaml.safe_load(file.read_text(encoding="utf-8"))
         await admin.apply(crd)
         await admin.wait_for(path_of(crd), _established)
+    theirs = await asyncio.to_thread(kueuefiles.crds)
+    await apply_kinds(admin, theirs)
     examples = [found for page in PAGES for found in objects(page)]
     assert {found["kind"] for found in examples} >= {"GPUPool", "DrainAgreement", "WholeNodeClaim", "Job"}
     for found in examples:
@@ -159,6 +164,8 @@ async def test_the_api_server_takes_every_example(control_plane: ControlPlane, a
             here = {**found, "metadata": {**found["metadata"], "namespace": "default"}}
         params = {"dryRun": "All", "fieldValidation": "Strict"}
         await admin.request("POST", path_of(here, collection=True), here, params=params)
+    for crd in theirs:
+        await admin.delete(path_of(crd))
 
 
 def _established(crd: Mapping[str, Any] | None) -> bool:
@@ -235,7 +242,7 @@ def test_every_phase_is_explained_and_no_other() -> None:
 
 
 def test_every_reason_that_can_occur_is_explained_and_no_other() -> None:
-    code = "".join(text_of(path) for path in ROOT.glob("fleet/*.py"))
+    code = "".join(text_of(path) for folder in ("fleet", "fleet/kueue") for path in ROOT.glob(f"{folder}/*.py"))
     used = {str(reason) for reason in Reason if re.search(rf"\bReason\.{reason.name}\b", code)}
     found = first_codes(re.split(r"^### ", section(CONCEPTS, "Reasons"), flags=re.MULTILINE)[0])
     assert len(found) == len(set(found))
@@ -307,7 +314,7 @@ def test_variables_that_are_named_exist(page: Path) -> None:
 
 @each_page
 def test_keys_that_are_named_exist(page: Path) -> None:
-    constants = [*vars(names).values(), *vars(stages).values()]
+    constants = [*vars(names).values(), *vars(stages).values(), *vars(objects_of_kueue).values()]
     known = {value for value in constants if isinstance(value, str)}
     for key in re.findall(r"(?<![\w.])((?:sim\.)?wholenode\.io/[a-z0-9-]*[a-z0-9])", text_of(page)):
         assert key in known, key

@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 
+from fleet.kueue.objects import Workload
 from fleet.names import DEFAULT_RESOURCE, GANG, GANG_SIZE
 from fleet.objects import (
     Condition,
     Container,
     CoschedulingGroup,
     CoschedulingSpec,
+    DisruptionBudget,
     GangPolicy,
     Job,
     JobSpec,
@@ -357,6 +359,8 @@ def view(
     | DrainRecord
     | PodGroup
     | CoschedulingGroup
+    | Workload
+    | DisruptionBudget
     | Iterable[Any],
 ) -> View:
     """A view of all the objects given, lists of them included; with the pool `big` if no pool is given."""
@@ -370,4 +374,6 @@ def view(
         claims={one.metadata.uid: one for one in given if isinstance(one, WholeNodeClaim)},
         pod_groups=tuple(one for one in given if isinstance(one, PodGroup | CoschedulingGroup)),
         records={one.metadata.uid: one for one in given if isinstance(one, DrainRecord)},
+        workloads={one.metadata.uid: one for one in given if isinstance(one, Workload)},
+        budgets=tuple(one for one in given if isinstance(one, DisruptionBudget)),
     )

@@ -30,7 +30,9 @@ from fleet.actions import (
     Probe,
     ProbeResult,
     ResolveRecord,
+    ResumeWorkload,
     Steer,
+    StopWorkload,
     Timing,
     Ungate,
     WriteStatus,
@@ -47,6 +49,7 @@ from fleet.times import format_time, parse_time
 from fleet.upkeep import member
 from fleet.view import View
 from tests.fleet.builders import at, pool
+from tests.fleet.kueue import alone, pods_of, resume_workload, stop_workload
 from tests.fleet.rules import agreed, check, within_budget
 from tests.fleet.world import World, annotated, replace
 
@@ -127,6 +130,7 @@ class Simulation(World):
             dict(self.claims),
             (*self.budgets, *self.disruption_budgets()),
             records=dict(self.records),
+            workloads=dict(self.workloads),
         )
 
     def seen(self) -> dict[str, Pod]:
@@ -192,7 +196,7 @@ class Simulation(World):
                 self._create(action)
             case Hold() | Open() | Clear():
                 self._mark(action)
-            case CreateRecord() | ResolveRecord() | AskCheckpoint() | Evict():
+            case CreateRecord() | ResolveRecord() | AskCheckpoint() | Evict() | StopWorkload() | ResumeWorkload():
                 self._stop(action)
             case Steer(pod=pod, claim_uid=uid):
                 self._steer(pod, uid)
@@ -201,8 +205,12 @@ class Simulation(World):
             case Poke(pod=pod, at=moment):
                 self._annotate(pod.metadata.uid, POKE, format_time(moment))
 
-    def _stop(self, action: CreateRecord | ResolveRecord | AskCheckpoint | Evict) -> None:
+    def _stop(
+        self, action: CreateRecord | ResolveRecord | AskCheckpoint | Evict | StopWorkload | ResumeWorkload
+    ) -> None:
         match action:
+            case StopWorkload() | ResumeWorkload():
+                self._for_kueue(action)
             case CreateRecord(record=record):
                 self._record(record)
             case ResolveRecord(record=record, outcome=outcome, at=moment):
@@ -297,6 +305,27 @@ class Simulation(World):
         claim = self.claims.get(action.claim.metadata.uid)
         if claim is None:
             return  # Withdrawn: the real hands ask the cache, last thing, whether the claim still stands.
+        job = next((one for one in self.workloads.values() if pod in pods_of(self, one)), None)
+        assert job is None or alone(job, pod), f"{pod.key} of {job and job.key} is evicted"
+        held = next(one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name)
+        self._note_stop(claim, pod, held)
+        self.answers[uid] = Answer(EvictionAnswer.ACCEPTED)
+        self.delete(uid)
+
+    def _for_kueue(self, action: StopWorkload | ResumeWorkload) -> None:
+        if isinstance(action, ResumeWorkload):
+            resume_workload(self, action.workload)
+        elif (claim := self.claims.get(action.claim.metadata.uid)) is not None:
+            held = {one.name: one.held_at for one in claim.status.nodes}
+            pods = stop_workload(self, action)
+            first = next((moment for one in pods if (moment := held.get(one.spec.node_name or ""))), None)
+            for one in pods:
+                self._note_stop(claim, one, first)
+                self.answers[one.metadata.uid] = Answer(EvictionAnswer.ACCEPTED)
+
+    def _note_stop(self, claim: WholeNodeClaim, pod: Pod, held: datetime | None) -> None:
+        """Check that the pod may be stopped for the claim at this moment, and write it down."""
+        uid = pod.metadata.uid
         assert claim.spec.policy is Policy.WAIT_THEN_EVICT, f"{pod.key} is evicted for a claim that only waits"
         victim = next((one for one in claim.status.victims if one.uid == uid and one.evicted_at), None)
         assert victim is not None, f"{pod.key} is evicted and does not stand in the claim's status"
@@ -306,14 +335,11 @@ class Simulation(World):
         told = max((one.saved_at for one in earlier if one.gang == record.spec.gang and one.saved_at), default=None)
         assert agreed(self, pod, claim, record, told), f"{pod.key} is evicted without a valid agreement"
         assert not member(claim, pod), f"{pod.key} is evicted for its own gang"
-        held = next(one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name)
         settled = held is not None and self.now >= held + self.timing.settle_before_eviction
         assert settled, f"{pod.key} is evicted before schedulers could see the taint"
         assert uid not in {one.uid for one in self.evictions}, f"{pod.key} is evicted a second time"
         self.evictions.append(Eviction(uid, pod.metadata.name, self.now, claim.metadata.uid, record))
         within_budget(self, [one.record for one in self.evictions], record)
-        self.answers[uid] = Answer(EvictionAnswer.ACCEPTED)
-        self.delete(uid)
 
     def _steer(self, pod: Pod, uid: str) -> None:
         now = self.pods.get(pod.metadata.uid)
@@ -368,6 +394,8 @@ def _claim_of(action: Action) -> str:
     """The claim an action is held back for while that claim's status is being written, as in the real engine."""
     match action:
         case WriteStatus(claim=claim) | Evict(claim=claim) | CreateRecord(claim=claim) | AskCheckpoint(claim=claim):
+            return claim.metadata.uid
+        case StopWorkload(claim=claim):
             return claim.metadata.uid
         case Hold(claim_uid=uid) | Open(claim_uid=uid) | Steer(claim_uid=uid):
             return uid

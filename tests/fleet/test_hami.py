@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.fitness import lack_of_room, usable_cards, whole
+from fleet.fitness import Obstacle, lack_of_room, obstacle, usable_cards, whole
 from fleet.hami import Card, Share, Use, cards_of, fits, shares, wish, wishes
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Container, PodSpec
@@ -42,7 +42,9 @@ def classified(*containers: Container, inits: tuple[Container, ...] | None = Non
         (asking(memory=0), 0, RequestClass.NONE, False),
     ],
 )
-def test_eight_shares_are_no_whole_node(asked: Container, cards: int, wanted: RequestClass, *, shared: bool) -> None:
+def test_h03_h04_eight_shares_are_no_whole_node(
+    asked: Container, cards: int, wanted: RequestClass, *, shared: bool
+) -> None:
     found = classified(asked)
     assert (found.cards, found.request_class, found.shared) == (cards, wanted, shared)
 
@@ -58,7 +60,7 @@ def test_a_quantity_that_cannot_be_read_asks_for_nothing() -> None:
     assert classified(asking(1, memory="5x")).request_class is RequestClass.NONE  # type: ignore[arg-type]
 
 
-def test_cards_are_those_of_the_register_not_the_shares_in_allocatable() -> None:
+def test_h01_h14_cards_are_those_of_the_register_not_the_shares_in_allocatable() -> None:
     assert usable_cards(shared_node("n"), GPU) == 8
     assert usable_cards(node("plain"), GPU) == 8
     assert usable_cards(shared_node("n", sick=(3,)), GPU) == 7, "7 of 8: one is unhealthy"
@@ -68,14 +70,14 @@ def test_cards_are_those_of_the_register_not_the_shares_in_allocatable() -> None
     assert not whole(shared_node("n", "big", sick=(0,)), BIG)
 
 
-def test_a_register_that_cannot_be_read_has_no_cards() -> None:
+def test_h13_a_register_that_cannot_be_read_has_no_cards() -> None:
     broken = node("n", labels={"x": "y"})
     metadata = msgspec.structs.replace(broken.metadata, annotations={"hami.io/node-nvidia-register": "GPU-a,10,..."})
     assert cards_of(msgspec.structs.replace(broken, metadata=metadata)) == ()
     assert cards_of(broken) is None
 
 
-def test_the_device_list_is_read_container_by_container() -> None:
+def test_h12_the_device_list_is_read_container_by_container() -> None:
     text = ";GPU-a,NVIDIA,2456,10:;GPU-b,NVIDIA,24564,100:GPU-c,NVIDIA,24564,100:;"
     one = pod("p", notes={"hami.io/vgpu-devices-allocated": text})
     assert shares(one) == (Share("GPU-a", 2456, 10), Share("GPU-b", 24564, 100), Share("GPU-c", 24564, 100))
@@ -123,7 +125,20 @@ def test_ten_shares_of_one_card_are_one_card_in_use() -> None:
     assert (use.cards["n-0"].slots, use.cards["n-0"].memory_mib, use.cards["n-0"].cores) == (10, 24560, 100)
 
 
-def test_a_pod_is_counted_where_hami_booked_it_before_it_is_bound() -> None:
+def test_h02_a_tenth_of_each_of_eight_cards_leaves_no_whole_node() -> None:
+    pods = [sharing(f"p{index}", "n", {index: (2456, 10)}) for index in range(8)]
+    one = shared_node("n", "big")
+    seen = view(BIG, one, pods)
+    assert seen.tally.on("n").touched == 8
+    assert free_cards(one, GPU, seen.tally.on("n")) == 0, "although 72 of its 80 shares are free"
+
+
+def test_h06_a_terminating_pod_is_counted_until_it_is_gone() -> None:
+    going = sharing("p", "n", {0: (100, 0)}, going=1)
+    assert view(BIG, shared_node("n"), going).tally.on("n").touched == 1
+
+
+def test_h05_a_pod_is_counted_where_hami_booked_it_before_it_is_bound() -> None:
     booked = sharing("p", "n", {0: (100, 0), 1: (100, 0)}, bound=False)
     seen = view(BIG, SMALL, shared_node("n"), booked)
     assert seen.tally.on("n").touched == 2
@@ -132,7 +147,7 @@ def test_a_pod_is_counted_where_hami_booked_it_before_it_is_bound() -> None:
     assert view(BIG, shared_node("n"), ended).tally.on("n").touched == 0
 
 
-def test_a_pod_hami_does_not_know_takes_whole_cards() -> None:
+def test_h07_a_pod_hami_does_not_know_takes_whole_cards() -> None:
     by_hand = pod("p", 3, on="n")
     assert view(BIG, shared_node("n"), by_hand).tally.on("n").touched == 3
 
@@ -189,3 +204,23 @@ def test_a_sick_card_that_is_still_held_is_not_missing_twice() -> None:
     assert free_cards(node_, GPU, view(BIG, node_, held).tally.on("n")) == 7
     plain = node("m", cards=7)
     assert free_cards(plain, GPU, view(BIG, plain, pod("q", 2, on="m")).tally.on("m")) == 5
+
+
+@pytest.mark.parametrize(
+    ("register", "readable"),
+    [
+        ('[{"id":"a","count":10,"devmem":1,"devcore":100,"health":true}]', True),
+        ("[]", True),
+        ('[{"id":"a","count":10,"devm', False),
+        ("GPU-a,10,24564,100,NVIDIA-4090,0,true:", False),
+        ("{}", False),
+        ("", False),
+    ],
+)
+def test_h13_a_register_that_is_cut_off_or_of_the_old_form_is_named_as_such(register: str, *, readable: bool) -> None:
+    plain = node("n", "big")
+    notes = {"hami.io/node-nvidia-register": register}
+    marked = msgspec.structs.replace(plain, metadata=msgspec.structs.replace(plain.metadata, annotations=notes))
+    why = obstacle(marked, BIG, (), "")
+    assert why is (Obstacle.MISSING_CARDS if readable else Obstacle.UNREADABLE)
+    assert obstacle(marked, pool("other", resource="example.com/gpu"), (), "") is Obstacle.MISSING_CARDS

@@ -352,3 +352,16 @@ def test_g06_a_deadline_between_two_bindings_does_not_leave_part_of_a_gang(
     scene.add(gang(3, deadline=f"{deadline_seconds}s"))
     scene.run(60)
     assert len(scene.where("train")) in {0, 3}
+
+
+def test_h16_while_nothing_can_be_scheduled_a_claim_tries_its_free_node_again_and_stops_nobody(
+    refuse: Callable[[Refuse], None],
+) -> None:
+    """HAMi's extender is down, say: the next node is no better, whoever would have to be stopped for it."""
+    refuse(lambda *_: True)
+    scene = busy(["n1", "n2"], each=2, timing=QUICK).add(node("n0"), gang(1))
+    scene.run(300)
+    made = scene.the_claim()
+    assert (made.status.phase, made.status.reason) == (Phase.FAILED, Reason.LANDING_TIMED_OUT)
+    assert scene.phases().count("Landing") == QUICK.landing_tries
+    assert scene.evictions == []

@@ -12,6 +12,7 @@ from fleet.actions import Answer, EvictionAnswer
 from fleet.board import Board
 from fleet.budgets import matching
 from fleet.cards import cards, finished, seat, terminating, waiting
+from fleet.kueue.objects import Workload
 from fleet.marks import labelled_for, tainted_for
 from fleet.names import CLAIM_KEY, DEFAULT_RESOURCE
 from fleet.objects import BudgetStatus, DisruptionBudget, Job, Node, Pod
@@ -43,6 +44,9 @@ class World:
     agreements: list[DrainAgreement] = field(default_factory=list)
     claims: dict[str, WholeNodeClaim] = field(default_factory=dict)
     records: dict[str, DrainRecord] = field(default_factory=dict)
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    """Kueue's, by UID; `tests.fleet.kueue` brings them to life."""
+    kueue: Any = None
     kept: list[tuple[DisruptionBudget, int]] = field(default_factory=list)
     """PodDisruptionBudgets with their minAvailable: the API server of this world keeps them."""
     recreate: bool = False
@@ -71,6 +75,8 @@ class World:
                 self.agreements.append(one)
             elif isinstance(one, GPUPool):
                 self.pools.append(one)
+            elif isinstance(one, Workload):
+                self.workloads[one.metadata.uid] = one
             else:
                 self.claims[one.metadata.uid] = one
         return self

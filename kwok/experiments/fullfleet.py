@@ -1,0 +1,170 @@
+"""A full fleet with Kueue: single-card jobs of random age and place, and what sends whole-node jobs to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kwok.admin import Admin, create_all
+from kwok.controlplane import ControlPlane
+from kwok.errors import LabError
+from kwok.kueue import Kueue
+from kwok.landings import PodWatch, Seen, follow
+from kwok.nodes import is_ready, make_nodes
+from kwok.product import Product
+from kwok.queues import (
+    CHECK,
+    HOSTNAME,
+    admission_check,
+    cluster_queue,
+    flavor,
+    local_queue,
+    queued_job,
+    topology,
+)
+from kwok.scene import API
+from kwok.workloads import Manifest, make_pod
+
+OWNERS, VICTIMS = "team-a", "team-b"
+Arm = Literal["reclaim", "topology", "packed", "wholenode"]
+"""Kueue's reclaim alone, Kueue's topology-aware scheduling, or wholenode behind Kueue's quota.
+
+`packed` is topology with victims whose places Kueue chose itself: it fills node after node, so the newest, which it
+stops first, sit together. Elsewhere victims are of random age and place.
+"""
+Kind = Literal["borrowing", "nominal", "outside"]
+"""Victims that borrow their quota, that are inside their own, or that are pods that Kueue knows nothing of."""
+
+TOPOLOGY = frozenset({"topology", "packed"})
+
+_NODES, _CARDS = 50, 8
+_FILL_SECONDS = 300.0
+
+
+@dataclass
+class Fleet:
+    """A full fleet, everything on it running; `watch` sees all pods with cards."""
+
+    arm: Arm
+    plane: ControlPlane
+    admin: Admin
+    watch: PodWatch
+    kueue: Kueue
+    product: Product | None
+    submitted: dict[str, float] = field(default_factory=dict)
+    """When each whole-node job was sent, by name."""
+
+    async def submit(self, name: str) -> None:
+        """Send a whole-node job of the owners."""
+        job = queued_job(
+            name,
+            OWNERS,
+            cards=_CARDS,
+            annotations={"wholenode.io/policy": "WaitThenEvict"},
+            topology=HOSTNAME if self.arm in TOPOLOGY else None,
+        )
+        self.submitted[name] = time.monotonic()
+        await self.admin.create(job)
+
+    def pod_of(self, job: str) -> Seen | None:
+        """The job's newest pod."""
+        mine = [one for one in self.watch.pods.values() if one.namespace == OWNERS and one.name.startswith(f"{job}-0-")]
+        return mine[-1] if mine else None
+
+    def runs(self, job: str) -> bool:
+        """Whether the job's pod runs."""
+        pod = self.pod_of(job)
+        return pod is not None and pod.running_at is not None and pod.gone_at is None
+
+    def stopped(self) -> list[Seen]:
+        """Pods of the victims that were told to go, or are gone."""
+        return [one for one in self.watch.pods.values() if one.namespace == VICTIMS and one.deleting_at is not None]
+
+    async def claims(self) -> list[dict[str, Any]]:
+        """The owners' claims; none where wholenode does not run."""
+        if self.product is None:
+            return []
+        return await self.admin.list(f"/apis/{API}/namespaces/{OWNERS}/wholenodeclaims")
+
+
+def queues(arm: Arm, kind: Kind) -> list[Manifest]:
+    """Kueue's objects: the owners have 160 cards of their own, the victims 240 and the rest on loan, or all 400."""
+    hosts = "hosts" if arm in TOPOLOGY else None
+    made = [flavor("cards", topology=hosts)]
+    if hosts is not None:
+        made.insert(0, topology(hosts))
+    checks: tuple[str, ...] = ()
+    if arm == "wholenode":
+        made.append(admission_check())
+        checks = (CHECK,)
+    made.append(cluster_queue(OWNERS, "cards", 160, cohort="fleet", reclaim="Any", checks=checks))
+    made.append(local_queue(OWNERS, OWNERS))
+    if kind != "outside":
+        own = 240 if kind == "borrowing" else _NODES * _CARDS
+        made += [cluster_queue(VICTIMS, "cards", own, cohort="fleet"), local_queue(VICTIMS, VICTIMS)]
+    return made
+
+
+def victims(arm: Arm, kind: Kind, seed: int, grace_seconds: int) -> list[Manifest]:
+    """Single-card jobs or pods that fill every node, in a drawn order: so age says nothing of place."""
+    places = [f"node-{index:03d}" for index in range(_NODES)] * _CARDS
+    random.Random(seed).shuffle(places)
+    common: dict[str, Any] = {"cards": 1, "grace_seconds": grace_seconds, "term_delay": f"{grace_seconds}s"}
+    made = []
+    for number, node in enumerate(places):
+        name, selector = f"small-{number:03d}", {} if arm == "packed" else {HOSTNAME: node}
+        if kind == "outside":
+            made.append(make_pod(name, VICTIMS, node_selector=selector, **common))
+        else:
+            made.append(queued_job(name, VICTIMS, node_selector=selector, **common))
+    return made
+
+
+@contextlib.asynccontextmanager
+async def full_fleet(arm: Arm, kind: Kind, seed: int, grace_seconds: int) -> AsyncIterator[Fleet]:
+    """A control plane of its own with the fleet, full of running victims; everything ends with the context."""
+    plane = ControlPlane()
+    async with plane, Admin(plane.kubeconfig) as admin:
+        kueue = Kueue(plane)
+        await kueue.install(admin)
+        await kueue.start()
+        await create_all(admin, make_nodes(_NODES, _CARDS, labels={"pool": "fleet"}))
+        await admin.wait_for_all("/api/v1/nodes", lambda found: all(map(is_ready, found.values())), 180)
+        for name in (OWNERS, VICTIMS):
+            await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        product = await _with_product(plane, admin) if arm == "wholenode" else None
+        for one in queues(arm, kind):
+            await admin.create(one)
+        async with follow(admin) as watch:
+            fleet = Fleet(arm, plane, admin, watch, kueue, product)
+            await create_all(admin, victims(arm, kind, seed, grace_seconds), rate_per_second=40)
+            full = _NODES * _CARDS
+            if not await watch.until(lambda: _running(watch) == full, _FILL_SECONDS):
+                raise LabError(f"only {_running(watch)} of {full} pods run after {_FILL_SECONDS:.0f} s (load?)")
+            yield fleet
+        if product is not None:
+            await asyncio.to_thread(product.stop)
+
+
+async def _with_product(plane: ControlPlane, admin: Admin) -> Product:
+    """wholenode with one pool of all nodes, on loan to whoever agrees; the victims agree to make way for the owners."""
+    product = Product(plane)
+    await product.install(admin)
+    spec = {"nodeSelector": {"matchLabels": {"pool": "fleet"}}, "cardsPerNode": _CARDS}
+    spec |= {"accepts": "WholeNode", "overflow": "Reclaimable", "drain": "Agreed"}
+    await admin.create({"apiVersion": API, "kind": "GPUPool", "metadata": {"name": "fleet"}, "spec": spec})
+    consent = {"beneficiaries": [{"namespace": OWNERS}]}
+    meta = {"name": "lend", "namespace": VICTIMS}
+    await admin.create({"apiVersion": API, "kind": "DrainAgreement", "metadata": meta, "spec": consent})
+    await product.start()
+    await product.gate_active(admin, _CARDS, OWNERS)
+    return product
+
+
+def _running(watch: PodWatch) -> int:
+    return sum(one.running_at is not None and one.gone_at is None for one in watch.pods.values())
