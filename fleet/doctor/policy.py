@@ -10,7 +10,7 @@ from fleet.doctor.bindings import bound_at
 from fleet.doctor.checkup import Checkup
 from fleet.doctor.findings import Code, Finding, Verdict, fine, not_used
 from fleet.fitness import closed, usable_cards
-from fleet.hami import cards_of, registered
+from fleet.hami import CARD_POLICY, NODE_POLICY, cards_of, registered
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Node, Pod
 from fleet.requests import RequestClass
@@ -27,8 +27,6 @@ _AGO: Final = (60, 300, 900)
 _PACKING: Final = frozenset({"MostAllocated", "RequestedToCapacityRatio"})
 _NODE_FLAG: Final = "node-scheduler-policy"
 _CARD_FLAG: Final = "gpu-scheduler-policy"
-_CARD_NOTE: Final = "hami.io/gpu-scheduler-policy"
-_NODE_NOTE: Final = "hami.io/node-scheduler-policy"
 _FIX_HAMI: Final = (
     "Give HAMi's scheduler extender these flags (its chart: scheduler.defaultSchedulerPolicy), and take annotations\n"
     "hami.io/node-scheduler-policy: spread and hami.io/gpu-scheduler-policy: spread from pods:\n"
@@ -224,10 +222,10 @@ def _spreading(seen: Checkup) -> Iterator[str]:
     notes = [
         pod
         for pod in seen.view.pods.values()
-        if "spread" in {pod.metadata.annotation(_CARD_NOTE), pod.metadata.annotation(_NODE_NOTE)}
+        if "spread" in {pod.metadata.annotation(CARD_POLICY), pod.metadata.annotation(NODE_POLICY)}
     ]
     if notes:
-        yield f"{len(notes)} pods ask for it by annotation {_CARD_NOTE} or {_NODE_NOTE}"
+        yield f"{len(notes)} pods ask for it by annotation {CARD_POLICY} or {NODE_POLICY}"
     for config in seen.scheduler_configs:
         if config.problem or any(one.ours or one.hami for one in config.extenders()):
             continue
