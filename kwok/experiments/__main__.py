@@ -22,8 +22,7 @@ from kwok.progress import Progress, duration
 EXPERIMENTS: Mapping[str, str] = {
     "defaults": "four default settings that leave cards unused, before and after the fix that `wholenode doctor` names",
     "sidebyside": "whole-node jobs on a full fleet: Kueue's reclaim, Kueue with topology, wholenode behind Kueue",
-    "outages": "Kueue, scheduler, extender and controller killed in turn while whole-node jobs come in",
-    "quota": "three jobs of eight cards before a quota of ten cards, counted by memory and by card",
+    "outages": "Kueue, HAMi, scheduler, extender and controller killed in turn while whole-node jobs come in",
 }
 
 

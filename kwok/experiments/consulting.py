@@ -14,7 +14,6 @@ from kwok.errors import LabError
 
 Finding = dict[str, Any]
 NAMESPACE = "hami-system"
-_COULD_NOT_LOOK = 2
 
 
 async def consult(plane: ControlPlane, check: str, files: Mapping[str, str] | None = None) -> list[Finding]:

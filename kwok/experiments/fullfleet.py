@@ -13,6 +13,9 @@ from typing import Any, Literal
 from kwok.admin import Admin, create_all
 from kwok.controlplane import ControlPlane
 from kwok.errors import LabError
+from kwok.hami.devices import CORES, GPU
+from kwok.hami.nodes import shared_nodes
+from kwok.hami.run import Hami
 from kwok.kueue import Kueue
 from kwok.landings import PodWatch, Seen, follow
 from kwok.nodes import is_ready, make_nodes
@@ -56,6 +59,8 @@ class Fleet:
     watch: PodWatch
     kueue: Kueue
     product: Product | None
+    hami: Hami | None = None
+    """Who shares out the cards and binds, where HAMi is part of it."""
     submitted: dict[str, float] = field(default_factory=dict)
     """When each whole-node job was sent, by name."""
 
@@ -65,6 +70,7 @@ class Fleet:
             name,
             OWNERS,
             cards=_CARDS,
+            resources=whole_cards(_CARDS) if self.hami is not None else None,
             annotations={"wholenode.io/policy": "WaitThenEvict"},
             topology=HOSTNAME if self.arm in TOPOLOGY else None,
         )
@@ -110,11 +116,17 @@ def queues(arm: Arm, kind: Kind) -> list[Manifest]:
     return made
 
 
-def victims(arm: Arm, kind: Kind, seed: int, grace_seconds: int) -> list[Manifest]:
+def whole_cards(cards: int) -> dict[str, str]:
+    """How a container asks HAMi for cards that it shares with nobody."""
+    return {GPU: str(cards), CORES: "100"}
+
+
+def victims(arm: Arm, kind: Kind, seed: int, grace_seconds: int, *, hami: bool = False) -> list[Manifest]:
     """Single-card jobs or pods that fill every node, in a drawn order: so age says nothing of place."""
     places = [f"node-{index:03d}" for index in range(_NODES)] * _CARDS
     random.Random(seed).shuffle(places)
     common: dict[str, Any] = {"cards": 1, "grace_seconds": grace_seconds, "term_delay": f"{grace_seconds}s"}
+    common["resources"] = whole_cards(1) if hami else None
     made = []
     for number, node in enumerate(places):
         name, selector = f"small-{number:03d}", {} if arm == "packed" else {HOSTNAME: node}
@@ -126,34 +138,45 @@ def victims(arm: Arm, kind: Kind, seed: int, grace_seconds: int) -> list[Manifes
 
 
 @contextlib.asynccontextmanager
-async def full_fleet(arm: Arm, kind: Kind, seed: int, grace_seconds: int) -> AsyncIterator[Fleet]:
-    """A control plane of its own with the fleet, full of running victims; everything ends with the context."""
+async def full_fleet(
+    arm: Arm, kind: Kind, seed: int, grace_seconds: int, *, with_hami: bool = False
+) -> AsyncIterator[Fleet]:
+    """A control plane of its own with the fleet, full of running victims; everything ends with the context.
+
+    with_hami: HAMi shares out the cards and binds, behind wholenode's extender; Kueue counts cards all the same.
+    """
     plane = ControlPlane()
     async with plane, Admin(plane.kubeconfig) as admin:
-        kueue = Kueue(plane)
+        hami = Hami(plane) if with_hami else None
+        if hami is not None:
+            await hami.start()
+        kueue = Kueue(plane, transformations=[{"input": CORES, "strategy": "Replace", "outputs": {}}] if hami else ())
         await kueue.install(admin)
         await kueue.start()
-        await create_all(admin, make_nodes(_NODES, _CARDS, labels={"pool": "fleet"}))
+        make = shared_nodes if hami else make_nodes
+        await create_all(admin, make(_NODES, _CARDS, "node", {"pool": "fleet"}))
         await admin.wait_for_all("/api/v1/nodes", lambda found: all(map(is_ready, found.values())), 180)
         for name in (OWNERS, VICTIMS):
             await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        product = await _with_product(plane, admin) if arm == "wholenode" else None
+        product = await _with_product(plane, admin, hami) if arm == "wholenode" else None
         for one in queues(arm, kind):
             await admin.create(one)
         async with follow(admin) as watch:
-            fleet = Fleet(arm, plane, admin, watch, kueue, product)
-            await create_all(admin, victims(arm, kind, seed, grace_seconds), rate_per_second=40)
+            fleet = Fleet(arm, plane, admin, watch, kueue, product, hami)
+            await create_all(admin, victims(arm, kind, seed, grace_seconds, hami=hami is not None), rate_per_second=40)
             full = _NODES * _CARDS
             if not await watch.until(lambda: _running(watch) == full, _FILL_SECONDS):
                 raise LabError(f"only {_running(watch)} of {full} pods run after {_FILL_SECONDS:.0f} s (load?)")
             yield fleet
         if product is not None:
             await asyncio.to_thread(product.stop)
+        if hami is not None:
+            await asyncio.to_thread(hami.stop)
 
 
-async def _with_product(plane: ControlPlane, admin: Admin) -> Product:
+async def _with_product(plane: ControlPlane, admin: Admin, hami: Hami | None) -> Product:
     """wholenode with one pool of all nodes, on loan to whoever agrees; the victims agree to make way for the owners."""
-    product = Product(plane)
+    product = Product(plane, chart_values=hami.chart_values() if hami else None)
     await product.install(admin)
     spec = {"nodeSelector": {"matchLabels": {"pool": "fleet"}}, "cardsPerNode": _CARDS}
     spec |= {"accepts": "WholeNode", "overflow": "Reclaimable", "drain": "Agreed"}

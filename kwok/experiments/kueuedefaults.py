@@ -29,6 +29,7 @@ IN_MEMORY = (
 IN_CARDS = tuple({"input": name, "strategy": "Replace", "outputs": {}} for name in (GPU_MEMORY, GPU_CORES))
 GRACE_SECONDS = 5
 SETTLED_SECONDS = 5.0
+_WORKLOADS = f"/apis/{API_VERSION}/namespaces/default/workloads"
 
 
 async def quota_unit(say: Say) -> Figures:
@@ -43,7 +44,7 @@ async def quota_unit(say: Say) -> Figures:
 
 
 async def _quota(resource: str, quota: int, transformations: Sequence[Mapping[str, Any]]) -> Figures:
-    """Jobs that run on; how many are admitted at once, what they hold, and what the doctor says of it."""
+    """How many jobs are admitted at once, what they hold, what the doctor says of it, and who comes in after them."""
     async with ControlPlane() as plane, Admin(plane.kubeconfig) as admin:
         await Product(plane).install(admin)
         kueue = Kueue(plane, transformations=transformations)
@@ -59,19 +60,35 @@ async def _quota(resource: str, quota: int, transformations: Sequence[Mapping[st
         await admin.create(local_queue("default", "team"))
         asked = {GPU: str(CARDS), GPU_MEMORY: str(ASKED_MIB)}
         await create_all(admin, [queued_job(f"job-{index}", "default", resources=asked) for index in range(JOBS)])
-        await admin.wait_for_all(f"/apis/{API_VERSION}/namespaces/default/workloads", lambda all_: len(all_) == JOBS)
+        await admin.wait_for_all(_WORKLOADS, lambda all_: len(all_) == JOBS)
         admitted = await _settled(admin)
         config = (plane.root / "kueue" / "config.yaml").read_text(encoding="utf-8")
         findings = await consult(plane, "quota-unit", {"kueue-config": config})
+        in_turn = await _in_turn(admin)
         await kueue.stop()
     return {
         "resource": resource,
         "quota": quota,
         "jobs_admitted": admitted,
         "cards_admitted": admitted * CARDS,
+        "jobs_admitted_in_turn": in_turn,
         "doctor": shown(findings),
         "codes": sorted(codes(findings)),
     }
+
+
+async def _in_turn(admin: Admin) -> list[int]:
+    """How many jobs are admitted at a time, if all that are in end together and make room for the next."""
+    turns = list[int]()
+    while workloads := await admin.list(_WORKLOADS):
+        turns.append(await _settled(admin))
+        for one in await admin.list(_WORKLOADS):
+            if _is(one, "Admitted"):
+                owner = one["metadata"]["ownerReferences"][0]["name"]
+                await admin.delete(f"/apis/batch/v1/namespaces/default/jobs/{owner}")
+        left = len(workloads) - turns[-1]
+        await admin.wait_for_all(_WORKLOADS, lambda all_, left=left: len(all_) == left)  # type: ignore[misc]
+    return turns
 
 
 async def _settled(admin: Admin) -> int:
@@ -79,7 +96,7 @@ async def _settled(admin: Admin) -> int:
     before, since = -1, 0.0
     loop = asyncio.get_running_loop()
     while True:
-        workloads = await admin.list(f"/apis/{API_VERSION}/namespaces/default/workloads")
+        workloads = await admin.list(_WORKLOADS)
         now = sum(_is(one, "Admitted") for one in workloads)
         if now != before:
             before, since = now, loop.time()

@@ -1,4 +1,4 @@
-"""Kueue, scheduler, extender and controller are killed in turn while whole-node jobs come in: is anything lost?"""
+"""Kueue, HAMi, scheduler, extender, controller are killed in turn while whole-node jobs come in: is anything lost?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kwok.queues import API_VERSION
 
 JOBS_EACH = 2
 """Whole-node jobs under way when a program is killed."""
-KILLED = ("kueue", SCHEDULER, EXTENDER, CONTROLLER)
+KILLED = ("kueue", "hami", SCHEDULER, EXTENDER, CONTROLLER)
 _UNDER_WAY = frozenset({"Draining", "Ready", "Landing"})
 _WAIT_SECONDS = 120.0
 _LOOK_EVERY_SECONDS = 0.1
@@ -28,7 +28,7 @@ _LOOK_EVERY_SECONDS = 0.1
 async def measure(options: Options) -> AsyncIterator[Figures]:
     """One fleet of borrowing victims; each program is killed once, in the middle of a drain, and started again."""
     for number in range(options.repetitions):
-        async with full_fleet("wholenode", "borrowing", options.seed + number, GRACE_SECONDS) as fleet:
+        async with full_fleet("wholenode", "borrowing", options.seed + number, GRACE_SECONDS, with_hami=True) as fleet:
             found = await _outages(fleet)
         part = "outages" if options.repetitions == 1 else f"outages/{number + 1}"
         options.say(f"{part}: {found['running']} of {found['jobs']} running, {told(found)}; {found['at_the_end']}")
@@ -65,6 +65,10 @@ async def _kill_and_start(fleet: Fleet, name: str) -> None:
     if name == "kueue":
         fleet.kueue.kill()
         await fleet.kueue.start()
+    elif name == "hami" and fleet.hami is not None:
+        await asyncio.to_thread(fleet.hami.kill)
+        await asyncio.to_thread(fleet.hami.launch)
+        await fleet.hami.ready()
     elif name == SCHEDULER:
         os.kill(fleet.plane.pids()[SCHEDULER], signal.SIGKILL)
         await asyncio.to_thread(fleet.plane.stop_component, SCHEDULER)
@@ -117,7 +121,11 @@ async def _account(fleet: Fleet) -> Figures:
     )
     crowded = [node for node, cards in on_nodes.items() if node and cards > 8]  # noqa: PLR2004
     jobs = await fleet.admin.list(f"/apis/batch/v1/namespaces/{VICTIMS}/jobs")
-    right = counted == made and not inactive and not marked and not crowded
+    booked = await asyncio.to_thread(fleet.hami.booked) if fleet.hami is not None else {}
+    placed = {
+        f"{one.namespace}/{one.name}": one.node for one in fleet.watch.pods.values() if not one.gone_at and one.node
+    }
+    right = counted == made and not inactive and not marked and not crowded and booked == placed
     return {
         "agree": right,
         "cards_of_admitted_workloads": counted,
@@ -125,5 +133,7 @@ async def _account(fleet: Fleet) -> Figures:
         "inactive_workloads": inactive,
         "workloads_with_our_mark": marked,
         "crowded_nodes": crowded,
+        "pods_on_nodes": len(placed),
+        "booked_by_hami": len(booked),
         "jobs_of_victims": len(jobs),
     }
