@@ -39,8 +39,8 @@ bench: $(STAMP) ## how long whole-node jobs wait, beside kube-scheduler's own pr
 soak: $(STAMP) ## the controller killed at each of its writes, and 1,000 landings under a flood of small pods
 	@$(BIN)/python -m kwok.soak $(SOAK_ARGS)
 
-experiments: $(STAMP) ## settings that fail, and wholenode beside Kueue alone: NAME=defaults, NAME=sidebyside
-	@$(BIN)/python -m kwok.experiments $(NAME)
+experiments: $(STAMP) ## NAME=defaults: settings that fail; sidebyside: beside Kueue alone; outages: killed in turn
+	@$(BIN)/python -m kwok.experiments $(NAME) $(EXPERIMENT_ARGS)
 
 lint: $(STAMP) ## style, types, import rules, generated files
 	@$(BIN)/ruff format --check --quiet .

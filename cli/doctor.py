@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 90.0
 """Beside the watch itself."""
+_MOST_BYTES = 1024 * 1024
+"""As much as a ConfigMap holds."""
 
 
 class Unchecked(click.ClickException):
@@ -93,6 +95,8 @@ def doctor(
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise Unchecked(f"{path} is larger than 1 MiB: that is no configuration")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise Unchecked(f"{path} cannot be read: {error.strerror or error}") from error

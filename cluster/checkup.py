@@ -1,9 +1,9 @@
 """Reads everything the doctor looks at: LISTs and GETs only, side by side; what cannot be read is named, not raised."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,12 +25,16 @@ from fleet.view import View
 _PART_SECONDS: Final = 20.0
 """A part that takes longer is left out, and said to be."""
 _OURS: Final = "app.kubernetes.io/part-of=wholenode"
+_LEASE: Final = "wholenode-controller"
 _EVENTS: Final = ("FailedScheduling", "BindingFailed", "FilteringFailed")
 _KUEUE: Final = f"/apis/{API_VERSION}"
 _SYSTEM: Final = ("kube-system", "kueue-system", "hami-system")
 """Where kube-scheduler's, Kueue's and HAMi's configuration lies if nothing else is known."""
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_SAME_CLOCK: Final = timedelta(seconds=2)
+"""The server tells its time in whole seconds, and an answer takes a moment."""
+_NO_TIME: Final = timedelta()
 T = TypeVar("T")
 D = TypeVar("D", bound=Described)
 
@@ -73,10 +77,17 @@ async def reachable(api: Api) -> None:
         return
 
 
-async def glance(api: Api) -> Checkup:
+async def ahead(api: Api) -> timedelta:
+    """How far the server's clock is ahead of ours: ages are told by its clock, not by that of who asks."""
+    theirs = await api.clock()
+    apart = _NO_TIME if theirs is None else theirs - datetime.now(UTC)
+    return apart if abs(apart) > _SAME_CLOCK else _NO_TIME
+
+
+async def glance(api: Api, apart: timedelta = _NO_TIME) -> Checkup:
     """Nodes, pods and pools only: the earlier picture of a watch."""
     reader = _Reader(api)
-    at = datetime.now(UTC)
+    at = datetime.now(UTC) + apart
     nodes, pods, pools = await asyncio.gather(
         reader.list("nodes", "/api/v1/nodes", Node),
         reader.list("pods", "/api/v1/pods", Pod),
@@ -90,8 +101,12 @@ async def checkup(
     api: Api,
     configs: tuple[Configuration, ...] | None = None,
     kueue: KueueConfiguration | None = None,
+    apart: timedelta = _NO_TIME,
 ) -> Checkup:
-    """Everything, as it is now. `configs` and `kueue`, if given, stand for what would be looked for in ConfigMaps."""
+    """Everything, as it is now. `configs` and `kueue`, if given, stand for what would be looked for in ConfigMaps.
+
+    `apart`: how far the server's clock is ahead of ours.
+    """
     reader = _Reader(api)
     async with asyncio.TaskGroup() as group:
         make = group.create_task
@@ -121,8 +136,9 @@ async def checkup(
     programs = tuple(one for each in deployments.result() for one in each.programs())
     theirs = {one.metadata.namespace for one in ours.result()} | {one.metadata.namespace for one in services.result()}
     theirs |= {one.metadata.namespace for one in deployments.result() if one.ours}
+    controllers = {one.key for one in deployments.result() if one.ours and one.component == "controller"}
     maps, leases, answering = await asyncio.gather(
-        _maps(reader, programs), _leases(reader, theirs), _answering(reader, services.result())
+        _maps(reader, programs), _leases(reader, theirs, controllers), _answering(reader, services.result())
     )
     texts = [(f"ConfigMap {one.key}", text) for one in _once((*ours.result(), *maps)) for text in one.texts()]
     found = configs if configs is not None else tuple(c for name, text in texts for c in scheduler_configs(name, text))
@@ -141,7 +157,7 @@ async def checkup(
     )
     return Checkup(
         view,
-        datetime.now(UTC),
+        datetime.now(UTC) + apart,
         queues=queues.result(),
         cohorts=cohorts.result(),
         local_queues={(one.metadata.namespace, one.metadata.name): one.spec.cluster_queue for one in local.result()},
@@ -167,29 +183,38 @@ async def watched(
 ) -> Checkup:
     """As `checkup`, after a first look `seconds` before; 0 does without that."""
     await reachable(api)
+    apart = await ahead(api)
     if seconds <= 0:
-        return await checkup(api, configs, kueue)
-    first = await glance(api)
+        return await checkup(api, configs, kueue, apart)
+    first = await glance(api, apart)
     await asyncio.sleep(seconds)
-    return (await checkup(api, configs, kueue)).after(first)
+    return (await checkup(api, configs, kueue, apart)).after(first)
 
 
 async def _maps(reader: _Reader, programs: Iterable[Program]) -> tuple[Config, ...]:
     """ConfigMaps where kube-scheduler, HAMi and Kueue run."""
-    near = {one.deployment.partition("/")[0] for one in programs if one.hami_scheduler or "kueue" in one.image}
+    near = {
+        one.deployment.partition("/")[0]
+        for one in programs
+        if one.hami_scheduler or "kueue" in f"{one.image} {one.deployment}"
+    }
     read = (
         reader.list("configmaps", f"/api/v1/namespaces/{one}/configmaps", Config) for one in sorted({*_SYSTEM, *near})
     )
     return tuple(one for some in await asyncio.gather(*read) for one in some)
 
 
-async def _leases(reader: _Reader, namespaces: Iterable[str]) -> tuple[Lease, ...]:
+async def _leases(reader: _Reader, namespaces: Iterable[str], controllers: Collection[str]) -> tuple[Lease, ...]:
+    """The chart names the lease as the controller's Deployment; a namespace may have leases of others too."""
     names = sorted(namespaces)
     if not names:
         reader.missing["leases"] = "the namespace that wholenode runs in was not found"
     path = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
     found = await asyncio.gather(*(reader.list("leases", path.format(one), Lease) for one in names))
-    return tuple(one for some in found for one in some if one.metadata.name.endswith("-controller"))
+    every = [one for some in found for one in some]
+    ours = [one for one in every if one.key in controllers]
+    ending = _LEASE.removeprefix("wholenode") if "deployments" in reader.missing else _LEASE
+    return tuple(ours or (one for one in every if one.metadata.name.endswith(ending)))
 
 
 async def _answering(reader: _Reader, services: Iterable[Named]) -> tuple[Answering, ...]:

@@ -10,6 +10,8 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal
 
 import aiohttp
@@ -86,6 +88,18 @@ class Api:
             except Unavailable:
                 await asyncio.sleep(backoff(attempt, base_seconds=0.2, cap_seconds=5))
         return await self._send("GET", path, query=query)
+
+    async def clock(self) -> datetime | None:
+        """What time it is by the server's clock, to the second; None if its answer to GET /version does not say."""
+        try:
+            async with self._session.get(
+                f"{self._base_url}/version", timeout=_TIMEOUT, **await self._common()
+            ) as response:
+                return parsedate_to_datetime(response.headers.get("Date", "")).astimezone(UTC)
+        except ValueError:
+            return None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"GET /version: {_why(error)}") from error
 
     async def create(self, path: str, body: Body, *, urgent: bool = False) -> bytes:
         return await self._write("POST", path, body, urgent=urgent)

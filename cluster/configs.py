@@ -1,5 +1,6 @@
 """Configuration files of other programs, as text: which of them are kube-scheduler's or Kueue's, and what they say."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,6 +12,10 @@ from fleet.doctor.schedulers import KIND, Configuration, read
 
 _KUEUE_GROUP: Final = "config.kueue.x-k8s.io/"
 _CONFIG_MAP: Final = "ConfigMap"
+_DECLARED: Final = re.compile(rf"""^[\s{{,"'-]*kind["']?\s*:\s*["']?{KIND}\b""", re.MULTILINE)
+"""A text that says so itself; one that only talks about such a file, or a script that writes one, is none."""
+_BROKEN: Final = (yaml.YAMLError, ValueError, RecursionError)
+"""What PyYAML raises: its own errors, those of a date or number that is none, and of nesting without end."""
 
 
 def scheduler_configs(source: str, text: str) -> tuple[Configuration, ...]:
@@ -19,8 +24,9 @@ def scheduler_configs(source: str, text: str) -> tuple[Configuration, ...]:
         return ()
     try:
         documents = list(_documents(text))
-    except yaml.YAMLError as error:
-        return (Configuration(source, problem=f"this is no YAML: {' '.join(str(error).split())}"),)
+    except _BROKEN as error:
+        declared = _DECLARED.search(text) and not text.startswith("#!")
+        return (Configuration(source, problem=f"this is no YAML: {_why(error)}"),) if declared else ()
     found = (read(source, one) for one in documents)
     return tuple(one for one in found if one is not None)
 
@@ -33,9 +39,20 @@ def kueue_config(text: str) -> KueueConfiguration | None:
         for one in _documents(text):
             if str(one.get("apiVersion", "")).startswith(_KUEUE_GROUP) and one.get("kind") == "Configuration":
                 return msgspec.convert(one, KueueConfiguration)
-    except (yaml.YAMLError, msgspec.ValidationError):
+    except (*_BROKEN, msgspec.ValidationError):
         return None
     return None
+
+
+def _why(error: Exception) -> str:
+    """What is wrong and where; never the text itself, for it may hold secrets."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        return f"{error.problem or error.context or 'it cannot be read'}{where}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "a character, date or number in it cannot be read"
 
 
 def _documents(text: str) -> Iterator[Mapping[str, Any]]:

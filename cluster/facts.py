@@ -16,7 +16,8 @@ from fleet.devices import CLAIMS_PATH
 from fleet.gangs import candidate_refs
 from fleet.kueue.expected import with_expected
 from fleet.kueue.objects import API_VERSION as KUEUE_VERSION
-from fleet.kueue.objects import AdmissionCheck, CheckState, ResourceFlavor
+from fleet.kueue.objects import GROUP as KUEUE_GROUP
+from fleet.kueue.objects import JOB_UID, WORKLOAD, AdmissionCheck, CheckState, ResourceFlavor
 from fleet.kueue.objects import Workload as KueueWorkload
 from fleet.names import COSCHEDULING_API, GANG, IN_TREE_API, JOBSET_UID, KUEUE_POD_GROUP
 from fleet.objects import (
@@ -36,9 +37,7 @@ from fleet.why.explanations import ContainerState, Event, Told, Workload
 
 _ASIDE_SECONDS: Final = 3.0
 """Facts that take longer than this are left out, and said to be."""
-_KUEUE: Final = "kueue.x-k8s.io/"
-_WORKLOAD: Final = f"{_KUEUE}workload"
-_JOB_UID: Final = f"{_KUEUE}job-uid"
+_KUEUE: Final = f"{KUEUE_GROUP}/"
 _KUEUE_API: Final = f"/apis/{KUEUE_VERSION}"
 _KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
 _IN_TREE_VERSIONS: Final = ("v1beta1", "v1alpha2")
@@ -130,7 +129,7 @@ class _Workload(_Part, frozen=True):
 
     def is_of(self, uids: set[str]) -> bool:
         owners = {one.uid for one in self.metadata.owner_references or ()}
-        return bool(uids & owners) or self.metadata.label(_JOB_UID) in uids
+        return bool(uids & owners) or self.metadata.label(JOB_UID) in uids
 
 
 _POD: Final = msgspec.json.Decoder(Pod)
@@ -208,7 +207,7 @@ async def _workload(api: Api, pod: Pod) -> _Workload | None:
     if not _under_kueue(pod):
         return None
     meta = pod.metadata
-    name = meta.annotation(_WORKLOAD) or meta.label(KUEUE_POD_GROUP) or meta.annotation(KUEUE_POD_GROUP)
+    name = meta.annotation(WORKLOAD) or meta.label(KUEUE_POD_GROUP) or meta.annotation(KUEUE_POD_GROUP)
     uids = {meta.uid, *(one.uid for one in meta.owner_references or ())}
     if (of_set := meta.label(JOBSET_UID)) is not None:
         uids.add(of_set)

@@ -99,13 +99,21 @@ class DeploymentSeen(_Part, frozen=True):
     status: _DeploymentStatus = _DeploymentStatus()
 
     @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def component(self) -> str:
+        return self.metadata.label(_COMPONENT) or ""
+
+    @property
     def ours(self) -> bool:
         return self.metadata.label(_PART_OF) == "wholenode"
 
     def programs(self) -> Iterator[Program]:
         for one in self.spec.template.spec.containers or ():
             yield Program(
-                f"{self.metadata.namespace}/{self.metadata.name}",
+                self.key,
                 one.name,
                 one.image,
                 (*(one.command or ()), *(one.args or ())),
@@ -174,9 +182,13 @@ class Lease(_Part, frozen=True):
     metadata: Metadata
     spec: _LeaseSpec = _LeaseSpec()
 
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
     def seen(self) -> LeaseSeen:
         return LeaseSeen(
-            f"{self.metadata.namespace}/{self.metadata.name}",
+            self.key,
             self.spec.holder_identity or "",
             self.spec.renew_time,
             self.spec.lease_duration_seconds or _DEFAULT_LEASE_SECONDS,

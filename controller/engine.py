@@ -7,7 +7,7 @@ next pass already sees the claim as it will be; so a slow write holds up its own
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from cluster.errors import ClusterError, Conflict, NotFound
@@ -38,12 +38,15 @@ from fleet.actions import (
     WriteStatus,
 )
 from fleet.lifecycle import decide
-from fleet.resources import ClaimStatus, DrainRecord
+from fleet.resources import ClaimStatus, DrainRecord, WholeNodeClaim
 
 _LOG = logging.getLogger("wholenode.controller")
 _LONGEST_SLEEP_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 _AFTER_ERROR_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+"""Between two tries of a write to Kueue's objects: while its webhooks are away each of them is refused."""
+_FOR_KUEUE = (SetCheck, ActivateCheck, StopWorkload, ResumeWorkload)
 _TEXTS_EVERY = timedelta(seconds=2)
 
 
@@ -63,6 +66,8 @@ class Engine:
         self._jobs: dict[str, frozenset[str]] = {}
         self._writing: dict[str, ClaimStatus] = {}
         self._texts_at: dict[str, datetime] = {}
+        self._failed: dict[str, str] = {}
+        self._refused: dict[str, int] = {}
         self.progressed_at = time.monotonic()
         """Monotonic time of the last finished pass, for the liveness probe."""
 
@@ -90,12 +95,23 @@ class Engine:
         self._metrics.decided(time.perf_counter() - started)
         self._metrics.claims(list(view.claims.values()))
         self._metrics.records(view.records.values())
+        self._report(decision.failed, view.claims)
         self._hands.forget(view.claims)
         if self._may_write():
             for action in decision.actions:
                 self._start(action, now, decision)
         self.progressed_at = time.monotonic()
         return decision.wake_at
+
+    def _report(self, failed: Mapping[str, Exception], claims: Mapping[str, WholeNodeClaim]) -> None:
+        """Say which claims could not be decided: once for each error, not in every pass that meets it again."""
+        said, self._failed = self._failed, {uid: repr(error) for uid, error in failed.items()}
+        for uid, error in failed.items():
+            self._metrics.error(type(error).__name__)
+            if said.get(uid) != self._failed[uid]:
+                one = claims[uid].metadata
+                text = "claim %s/%s could not be decided; nothing is done for it, other claims go on"
+                _LOG.error(text, one.namespace, one.name, exc_info=error)
 
     def _start(self, action: Action, now: datetime, decision: Decision) -> None:
         key, claim_uid = _key(action)
@@ -119,6 +135,7 @@ class Engine:
         self._in_flight[key] = asyncio.create_task(self._do(action, key), name=key)
 
     async def _do(self, action: Action, key: str) -> None:
+        refused = self._refused.pop(key, 0)
         try:
             await self._hands.do(action)
         except (Conflict, NotFound) as error:
@@ -128,7 +145,11 @@ class Engine:
         except ClusterError as error:
             self._metrics.error(describe(error))
             _LOG.warning("%s failed: %s", key, error)
-            await asyncio.sleep(_AFTER_ERROR_SECONDS * 5)
+            pause = _AFTER_ERROR_SECONDS * 5
+            if isinstance(action, _FOR_KUEUE):
+                self._refused[key] = refused + 1
+                pause = min(_LONGEST_PAUSE_SECONDS, pause * 2 ** min(refused, 5))
+            await asyncio.sleep(pause)
         finally:
             del self._in_flight[key]
             self._jobs.pop(key, None)

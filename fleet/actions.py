@@ -248,6 +248,8 @@ class Decision:
     wake_at: datetime | None = None
     choices: "dict[str, Choice]" = field(default_factory=dict)
     """What was chosen, or not, for each claim that looked for nodes, by UID."""
+    failed: dict[str, Exception] = field(default_factory=dict)
+    """Claims that could not be decided, by UID: an error of ours, and nothing is done for them in this pass."""
 
     def wake(self, moment: datetime | None) -> None:
         if moment is not None and (self.wake_at is None or moment < self.wake_at):

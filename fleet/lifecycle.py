@@ -8,38 +8,36 @@ write may be the last before a crash.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import count
 from types import MappingProxyType
 
 import msgspec
 
-from fleet.actions import Answer, Clear, CreateClaim, Decision, Look, ProbeResult, Timing, Ungate, WriteStatus
+from fleet.actions import Answer, Clear, Decision, Look, ProbeResult, Timing, Ungate, WriteStatus
 from fleet.backfill import START_MARGIN, Ahead, end_if_taken, promised_end, start_limit
 from fleet.cards import gated_by, terminating
+from fleet.claiming import create_claims
 from fleet.draining import drain
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle
 from fleet.freed import free_instead
-from fleet.gangs import Gang, job_ended, jobs_of
-from fleet.kueue.checks import check_actions, fails_for_good, turn_lost
+from fleet.gangs import job_ended, jobs_of
+from fleet.kueue.checks import check_actions, turn_lost
 from fleet.kueue.victims import resumptions
 from fleet.landing import land, open_nodes, settle_bound
 from fleet.limits import DrainLimit
 from fleet.marks import ENDED, HOLDING, strays
 from fleet.names import CLAIM_KEY
-from fleet.naming import claim_name, claim_spec
 from fleet.objects import Job
 from fleet.planning import Choice, choose
 from fleet.reasons import Reason
 from fleet.records import resolutions, unspared
 from fleet.requests import RequestClass
-from fleet.resources import ClaimSpec, ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
+from fleet.resources import ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
 from fleet.starts import NOT_AGAIN, refused_start, refusing_nodes
-from fleet.statuses import enter, entered_at, give_back
+from fleet.statuses import enter, give_back
 from fleet.times import format_duration, parse_duration
 from fleet.upkeep import Context, member, upkeep
 from fleet.view import View, age_key
-from fleet.wants import wants_claim
 
 _ACTIVE = HOLDING | {Phase.PLANNED}
 _WAITING = frozenset({Phase.PENDING, Phase.BLOCKED})
@@ -71,9 +69,7 @@ def decide(
     probes: Mapping[str, ProbeResult] = MappingProxyType({}),
 ) -> Decision:
     """All actions due at `now`. `looks` and `probes` by node name, `answers` to evictions by pod UID."""
-    decision = Decision()
-    decision.actions.extend(resolutions(view, now, looks, answers))
-    decision.actions.extend(resumptions(view))
+    decision = Decision([*resolutions(view, now, looks, answers), *resumptions(view)])
     _sweep(view, decision)
     context = Context(view, looks, answers, now, timing, decision, probes)
     reserved: dict[str, str] = {}
@@ -87,8 +83,8 @@ def decide(
             ahead.hold((held.name for held in claim.status.nodes), promised_end(claim))
     taking = _Taking(reserved, ahead, DrainLimit.of(view, claims, timing))
     for claim in claims:
-        _advance(context, claim, taking)
-    _create_claims(context)
+        _advance_alone(context, claim, taking)
+    create_claims(context)
     _ungate(view, decision)
     decision.actions.extend(check_actions(view))
     return decision
@@ -109,6 +105,22 @@ def _ungate(view: View, decision: Decision) -> None:
             request = view.requests.get(uid)
             if request is None or request.request_class is RequestClass.SMALL:
                 decision.actions.append(Ungate(pod))
+
+
+def _advance_alone(context: Context, claim: WholeNodeClaim, taking: _Taking) -> None:
+    """Decide one claim. An error in that is this claim's: half of what it wants is not done, and the others go on.
+
+    What it holds, or has begun to take, stays closed to the others in this pass.
+    """
+    decision = context.decision
+    wanted, wake_at = len(decision.actions), decision.wake_at
+    try:
+        _advance(context, claim, taking)
+    except Exception as error:
+        del decision.actions[wanted:]
+        decision.wake_at = wake_at
+        decision.choices.pop(claim.metadata.uid, None)
+        decision.failed[claim.metadata.uid] = error
 
 
 def _advance(context: Context, claim: WholeNodeClaim, taking: _Taking) -> None:
@@ -335,54 +347,3 @@ def _say(context: Context, claim: WholeNodeClaim, choice: Choice, *, preview: bo
     reason = Reason.PREVIEW if phase is Phase.PLANNED else choice.reason
     said = enter(claim, phase, reason, choice.message, context.now, plan=choice.plan, retry_at=None, nodes=())
     context.say_if_new(claim, said)
-
-
-def _create_claims(context: Context) -> None:
-    """One claim for each gang that needs whole nodes and has no claim that still acts for it."""
-    view = context.view
-    taken = {(one.metadata.namespace, one.metadata.name) for one in view.claims.values()}
-    for key in sorted(view.gangs):
-        gang = view.gangs[key]
-        if not wants_claim(view, gang) or not _size_is_due(context, gang):
-            continue
-        earlier, spec = view.claims_by_gang.get(key, ()), claim_spec(gang, view.takers(gang))
-        if (
-            any(_acts(one, spec) for one in earlier)
-            or any(one.status.phase is Phase.BOUND for one in earlier)
-            or _failed_for_good(view, earlier, gang)
-        ):
-            continue
-        numbers = count(len(earlier))
-        name = next(one for number in numbers if (gang.namespace, one := claim_name(gang, number)) not in taken)
-        context.decision.actions.append(CreateClaim(gang.namespace, name, spec))
-
-
-def _acts(claim: WholeNodeClaim, wanted: ClaimSpec) -> bool:
-    """Whether the claim already does what `wanted` would: a preview is enough only for who wants no more."""
-    enough = claim.spec.policy is not Policy.PREVIEW or wanted.policy is Policy.PREVIEW
-    return enough and claim.status.phase not in ENDED
-
-
-def _size_is_due(context: Context, gang: Gang) -> bool:
-    """Pods may reach the caches before what says how many they are; if that stays away, the claim says so."""
-    since = gang.pods[0].metadata.creation_timestamp
-    if not gang.unsized or since is None or context.now >= since + _SIZE_DUE_AFTER:
-        return True
-    context.decision.wake(since + _SIZE_DUE_AFTER)
-    return False
-
-
-def _failed_for_good(view: View, earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:
-    """A claim that missed its deadline is not renewed for the same pods; the owner submits again, or deletes it.
-
-    Kueue submits again by itself: it is told of the failure, and reserves the quota anew.
-    """
-    at_our_check = fails_for_good(view, gang)
-    if at_our_check is not None:
-        return at_our_check
-    return any(
-        one.status.phase is Phase.FAILED
-        and (failed_at := entered_at(one.status, Phase.FAILED)) is not None
-        and all(pod.metadata.creation_timestamp and pod.metadata.creation_timestamp <= failed_at for pod in gang.pods)
-        for one in earlier
-    )

@@ -152,10 +152,25 @@ def _fullest(pod: Pod, names: Sequence[str], board: Board, tally: Tally) -> Plac
     best = max(places, default=UNKNOWN)
     if best < lowest:
         return Placement(refused=refused)
-    passed = list(compress(names, map(best.__eq__, places)))
+    passed = _next_to_touch(list(compress(names, map(best.__eq__, places))), board, tally)
     for name in passed:
         refused.pop(name, None)
     return Placement(passed, refused)
+
+
+def _next_to_touch(names: list[str], board: Board, tally: Tally) -> list[str]:
+    """Of equally good nodes all, but of lent ones that nobody uses yet only the first by name.
+
+    Pods may come faster than we see where they are put: each would touch a node of its own.
+    """
+    if (
+        len(names) > 1
+        and (seat := board.seats.get(names[0])) is not None
+        and seat.lent
+        and names[0] not in tally.touched
+    ):
+        return [min(names)]
+    return names
 
 
 def _keep_best(pod: Pod, request: Request, placement: Placement, board: Board, tally: Tally) -> None:
@@ -165,6 +180,8 @@ def _keep_best(pod: Pod, request: Request, placement: Placement, board: Board, t
         order = _room_order(pod, request, placement.passed, board, tally)
     best = max(order)
     kept = list(compress(placement.passed, map(best.__eq__, order)))
+    if not refused_before(pod):
+        kept = _next_to_touch(kept, board, tally)
     if len(kept) < len(placement.passed):
         held_back = dict.fromkeys(placement.passed, Refused.EMPTIER)
         for name in kept:

@@ -122,6 +122,8 @@ def _decided(view: View, claim: WholeNodeClaim, now: datetime, timing: Timing) -
     """What was chosen for the claim, if it looks for nodes, and its status afterwards."""
     decision = decide(view, {}, {}, now, timing)
     uid = claim.metadata.uid
+    if uid in decision.failed:
+        raise decision.failed[uid]
     written = (one.status for one in decision.actions if isinstance(one, WriteStatus) and one.claim.metadata.uid == uid)
     return decision.choices.get(uid), next(written, claim.status)
 

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     PINNED = "PinnedToAnotherClaim"
     KEY_TAKEN = "OurKeyInTemplate"
     OUTSIDE_POOLS = "PinnedOutsidePools"
+    NOT_TOLERATED = "TopologyNeedsToleration"
     NO_POOL = "NoPoolFits"
     TOO_FEW_NODES = "MoreNodesThanPoolHas"
     NO_USABLE_NODE = "NoUsableNode"

@@ -22,6 +22,7 @@ from kwok.errors import LabError, last_lines
 from kwok.pki import Authority, Pair
 from kwok.process import start_ticks
 from kwok.served import apply_kinds
+from kwok.workloads import QUEUE
 
 NAMESPACE = "kueue-system"
 NAME = "kueue"
@@ -197,7 +198,7 @@ class Kueue:
         job = {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": {"name": "webhook-probe", "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": "x"}},
+            "metadata": {"name": "webhook-probe", "namespace": "default", "labels": {QUEUE: "x"}},
             "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a"}]}}},
         }
         if BATCH_JOB not in self.frameworks:

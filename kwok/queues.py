@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kwok.nodes import GPU, MODEL
-from kwok.workloads import Manifest, make_job, make_pod
+from kwok.workloads import QUEUE, Manifest, make_job, make_pod
 
 API_VERSION = "kueue.x-k8s.io/v1beta2"
-QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
 GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from kwok.nodes import CARD_MEMORY_MIB, GPU, GPU_CORES, GPU_MEMORY
 from kwok.stages import DURATION, STUCK, TERM_DELAY
 
+QUEUE = "kueue.x-k8s.io/queue-name"
 GANG = "wholenode.io/gang"
 GANG_SIZE = "wholenode.io/gang-size"
 IMAGE = "workload:1"
@@ -147,7 +148,7 @@ def make_job(
         },
     }
     if queue is not None:
-        metadata["labels"]["kueue.x-k8s.io/queue-name"] = queue
+        metadata["labels"][QUEUE] = queue
         spec["suspend"] = True
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 

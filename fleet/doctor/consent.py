@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
 from fleet.agreements import problems
 from fleet.cards import terminating
 from fleet.doctor.checkup import Checkup
 from fleet.doctor.findings import Code, Finding, Verdict, fine, not_used, shown
+from fleet.errors import FleetError
 from fleet.marks import ENDED
 from fleet.requests import RequestClass
-from fleet.resources import Accepts, Drain, GPUPool, Policy
+from fleet.resources import Accepts, Drain, GPUPool, Policy, WholeNodeClaim
+from fleet.times import parse_duration
 
-_AGREEMENT = (
+_A_WHILE: Final = timedelta(seconds=15)
+"""As long as a claim may take to choose its nodes."""
+_AGREEMENT: Final = (
     "The team of {namespace} decides; whole-node jobs of BENEFICIARY may then stop its pods there:\n"
     "apiVersion: wholenode.io/v1alpha1\n"
     "kind: DrainAgreement\n"
@@ -81,12 +87,23 @@ def _missing(seen: Checkup, pools: list[GPUPool]) -> Iterator[Finding]:
 
 
 def _waiting(seen: Checkup) -> list[str]:
-    """Claims that may stop others and have no node yet."""
+    """Claims that may stop others, and have no node though their patience has been over for a while."""
     return [
         f"{one.metadata.namespace}/{one.metadata.name}"
         for one in seen.view.claims.values()
-        if one.spec.policy is Policy.WAIT_THEN_EVICT and one.status.phase not in ENDED and not one.status.nodes
+        if one.spec.policy is Policy.WAIT_THEN_EVICT
+        and one.status.phase not in ENDED
+        and not one.status.nodes
+        and _impatient(one, seen.at)
     ]
+
+
+def _impatient(claim: WholeNodeClaim, now: datetime) -> bool:
+    made = claim.metadata.creation_timestamp
+    try:
+        return made is None or now >= made + parse_duration(claim.spec.patience) + _A_WHILE
+    except FleetError:
+        return True
 
 
 def _disabled(seen: Checkup, pools: list[GPUPool]) -> Iterator[Finding]:

@@ -73,6 +73,7 @@ class Code(StrEnum):
     NOT_READY = "NotReady"
     OLD_CRD = "OldCRD"
     NO_GATE = "NoGate"
+    OLD_KUEUE = "OldKueue"
     CHECK_INACTIVE = "CheckInactive"
     QUEUE_INACTIVE = "QueueInactive"
 

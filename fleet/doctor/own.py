@@ -8,13 +8,16 @@ from msgspec.structs import fields
 
 from fleet.doctor.checkup import Checkup, Definition
 from fleet.doctor.findings import Code, Finding, Verdict, fine, shown
-from fleet.kueue.objects import CONTROLLER_NAME
+from fleet.kueue.objects import API_VERSION, CONTROLLER_NAME
+from fleet.kueue.objects import GROUP as KUEUE_GROUP
+from fleet.kueue.objects import VERSION as KUEUE_VERSION
 from fleet.names import GROUP, VERSION
 from fleet.resources import Accepts, DrainAgreement, DrainRecord, GPUPool, WholeNodeClaim
 from fleet.summaries import pool_status
 
 _KINDS: Final = (GPUPool, DrainAgreement, WholeNodeClaim, DrainRecord)
 _CRD_FIX: Final = "wholenode crds | kubectl apply --server-side -f -"
+_PART_OF: Final = "app.kubernetes.io/part-of"
 _LEAST_STALE: Final = timedelta(seconds=5)
 _POOL_CODES: Final = {"NodesInSeveralPools": Code.POOLS_OVERLAP, "NoNodes": Code.POOL_EMPTY}
 
@@ -65,8 +68,9 @@ def _pools(seen: Checkup) -> Iterator[Finding]:
     if not seen.view.pools:
         text = "there is no GPUPool: no pod counts as a whole-node pod, and nothing is held or vacated"
         fix = (
-            "kubectl apply -f - <<EOF\napiVersion: wholenode.io/v1alpha1\nkind: GPUPool\nmetadata: {name: big}\nspec:\n"
-            "  nodeSelector: {matchLabels: {pool: big}}\n  accepts: WholeNode\n  cardsPerNode: 8\nEOF"
+            "Label the nodes (kubectl label node NODE pool=big), then kubectl apply -f FILE with:\n"
+            "apiVersion: wholenode.io/v1alpha1\nkind: GPUPool\nmetadata: {name: big}\nspec:\n"
+            "  nodeSelector: {matchLabels: {pool: big}}\n  accepts: WholeNode\n  cardsPerNode: 8"
         )
         yield Finding(Code.POOL_EMPTY, Verdict.WARNING, text, {}, fix)
     for pool in sorted(seen.view.pools, key=lambda one: one.metadata.name):
@@ -90,7 +94,7 @@ def _pools(seen: Checkup) -> Iterator[Finding]:
 
 def _programs(seen: Checkup) -> Iterator[Finding]:
     for one in seen.programs:
-        if one.labels.get("app.kubernetes.io/part-of") != "wholenode" or one.ready >= one.wanted:
+        if one.labels.get(_PART_OF) != "wholenode" or one.ready >= one.wanted:
             continue
         verdict = Verdict.WARNING if one.ready else Verdict.PROBLEM
         text = f"Deployment {one.deployment}: {one.ready} of {one.wanted} pods are ready"
@@ -126,11 +130,26 @@ def _gate(seen: Checkup) -> Iterator[Finding]:
     text = "no admission policy of ours gates whole-node pods: the scheduler refuses each before its claim is ready"
     if "mutatingadmissionpolicies" in seen.absent:
         text = f"{text} (it needs Kubernetes 1.37)"
-    fix = "helm upgrade wholenode deploy/chart --reuse-values --set admission.enabled=true"
+    fix = (
+        f"helm upgrade wholenode deploy/chart --namespace {_namespace(seen)} --reuse-values "
+        "--set admission.enabled=true   # Kubernetes 1.37 or newer"
+    )
     yield Finding(Code.NO_GATE, Verdict.WARNING, text, {}, fix)
 
 
+def _namespace(seen: Checkup) -> str:
+    """Where our own programs run."""
+    ours = (one.deployment for one in seen.programs if one.labels.get(_PART_OF) == "wholenode")
+    return next(ours, "wholenode-system/").partition("/")[0]
+
+
 def _kueue(seen: Checkup) -> Iterator[Finding]:
+    kinds = next((one for one in seen.definitions if one.name == f"workloads.{KUEUE_GROUP}"), None)
+    if kinds is not None and KUEUE_VERSION not in kinds.served:
+        served = ", ".join(sorted(kinds.served)) or "nothing"
+        text = f"Kueue is too old for wholenode: it serves {served}, not {KUEUE_VERSION}; nothing of it is seen here"
+        fix = f"Install Kueue 0.17 or later, with {API_VERSION}."
+        yield Finding(Code.OLD_KUEUE, Verdict.PROBLEM, text, {"served": sorted(kinds.served)}, fix)
     for one in seen.view.checks:
         active = any(each.type == "Active" and each.status == "True" for each in one.status.conditions or ())
         if one.spec.controller_name == CONTROLLER_NAME and not active:

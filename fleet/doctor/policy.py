@@ -14,7 +14,7 @@ from fleet.hami import CARD_POLICY, NODE_POLICY, cards_of, registered
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Node, Pod
 from fleet.requests import RequestClass
-from fleet.resources import Accepts
+from fleet.resources import Accepts, Drain
 from fleet.tally import free_cards
 from fleet.view import View
 
@@ -107,9 +107,11 @@ def _spread(seen: Checkup, layout: Layout, evidence: dict[str, Any], policies: I
     )
     why = "; ".join(policies)
     text = f"{text} ({why})" if why else text
+    lent = evidence["nodesToVacate"]
+    text = f"{text}; {lent} can be vacated under agreements" if lent else text
     # The last few cards of a full fleet lie about however well it is packed.
     many = _FEW * (layout.whole_if_packed - layout.whole) >= layout.nodes
-    verdict = Verdict.PROBLEM if many and not layout.whole else Verdict.WARNING
+    verdict = Verdict.PROBLEM if many and not layout.whole and not lent else Verdict.WARNING
     return Finding(code, verdict, text, evidence, f"{_fix(seen)}\n{_FIX_POOL}")
 
 
@@ -183,10 +185,21 @@ def _evidence(seen: Checkup, nodes: Any, layout: Layout, policies: Iterable[str]
         "nodesTouched": layout.touched_nodes,
         "cardsTouched": layout.touched_cards,
         "cardsNeeded": layout.needed,
+        "nodesToVacate": sum(_can_be_vacated(seen, node) for node, _ in nodes),
         "nodesBySmallPods": spread,
         "trend": tuple(_trend(seen, nodes)),
         "policies": tuple(policies),
     }
+
+
+def _can_be_vacated(seen: Checkup, node: Node) -> bool:
+    """Whether all who hold cards there have an agreement, so that whole-node jobs need not wait for its ends."""
+    pool = seen.view.membership.pool_of(node.metadata.name)
+    if pool is None or pool.spec.drain is not Drain.AGREED:
+        return False
+    agreed = seen.view.in_force(seen.at)
+    there = seen.view.gpu_pods_on(node.metadata.name)
+    return bool(there) and all(_small(seen.view, pod) and agreed.get(pod.metadata.namespace) for pod in there)
 
 
 def _small(view: View, pod: Pod) -> bool:
@@ -230,7 +243,7 @@ def _spreading(seen: Checkup) -> Iterator[str]:
         if config.problem or any(one.ours or one.hami for one in config.extenders()):
             continue
         for profile in config.document.profiles or ():
-            if profile.scoring().get("type", "LeastAllocated") not in _PACKING:
+            if str(profile.scoring().get("type", "LeastAllocated")) not in _PACKING:
                 yield f"{config.source} spreads: profile {profile.scheduler_name} scores LeastAllocated"
 
 

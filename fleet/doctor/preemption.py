@@ -1,6 +1,7 @@
 """Check `preemption`: whether Kueue takes quota back for whole-node jobs without any node becoming whole."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Final
 
 from fleet.cards import gated_by, waiting
@@ -15,18 +16,25 @@ from fleet.view import View
 
 _NEVER: Final = frozenset({"", "Never"})
 _GPU: Final = "nvidia.com/"
+_YOUNG: Final = timedelta(seconds=15)
+"""Kueue admits while its victims still end, which is no wait in vain."""
 _FIX: Final = (
     "Either have wholenode vacate nodes before Kueue admits (it also moves pods that Kueue does not know), on the\n"
     "flavors of whole-node jobs:\n"
+    "{check}in ClusterQueue {queue}, under spec, beside checks that are there:\n"
+    "admissionChecksStrategy:\n"
+    "  admissionChecks: [{{name: {name}, onFlavors: [{flavor}]}}]\n"
+    "or, where every victim is a Kueue job, let Kueue see nodes: a Topology with level kubernetes.io/hostname, and\n"
+    "spec.topologyName on ResourceFlavor {flavor}; pods on nodes of a WholeNode pool then need, in their template,\n"
+    "tolerations: [{{key: wholenode.io/claim, operator: Exists}}]"
+)
+
+_CHECK: Final = (
     "apiVersion: kueue.x-k8s.io/v1beta2\n"
     "kind: AdmissionCheck\n"
-    "metadata: {{name: vacate}}\n"
-    "spec: {{controllerName: wholenode.io/vacate}}\n"
-    "and in ClusterQueue {queue}:\n"
-    "admissionChecksStrategy:\n"
-    "  admissionChecks: [{{name: vacate, onFlavors: [{flavor}]}}]\n"
-    "or, where every victim is a Kueue job, let Kueue see nodes: a Topology with level kubernetes.io/hostname, and\n"
-    "spec.topologyName on ResourceFlavor {flavor}."
+    "metadata: {name: vacate-node}\n"
+    "spec: {controllerName: wholenode.io/vacate}\n"
+    "and "
 )
 
 
@@ -36,7 +44,7 @@ def check(seen: Checkup) -> tuple[Finding, ...]:
         return (not_used("there are no ClusterQueues"),)
     blind = tuple(_blind(seen))
     wholes = _whole_nodes(seen.view)
-    stranded = tuple(_stranded(seen.view)) if not wholes else ()
+    stranded = tuple(_stranded(seen.view, seen.at)) if not wholes else ()
     evicted = sum(one.is_true("Evicted") for one in seen.view.workloads.values())
     evidence = {
         "queues": [queue.metadata.name for queue, _ in blind],
@@ -49,7 +57,9 @@ def check(seen: Checkup) -> tuple[Finding, ...]:
         return (fine("no queue takes quota back where nodes do not count", **evidence),)
     queue, flavor = blind[0]
     names = shown(one.metadata.name for one, _ in blind)
-    fix = _FIX.format(queue=queue.metadata.name, flavor=flavor)
+    ours = sorted(one.metadata.name for one in seen.view.checks if one.spec.controller_name == CONTROLLER_NAME)
+    name, made = (ours[0], "") if ours else ("vacate-node", _CHECK)
+    fix = _FIX.format(queue=queue.metadata.name, flavor=flavor, name=name, check=made)
     here = {queue.metadata.name for queue, _ in blind}
     vain = {one.key for one, _ in stranded if _queue(one) in here}
     if vain:
@@ -106,8 +116,8 @@ def _whole_nodes(view: View) -> int:
     return found
 
 
-def _stranded(view: View) -> Iterator[tuple[Workload, Pod]]:
-    """Pods that want all cards of a node and wait, ungated, though their Workload is admitted."""
+def _stranded(view: View, at: datetime) -> Iterator[tuple[Workload, Pod]]:
+    """Pods that want all cards of a node and wait, ungated, though their Workload is admitted; not new ones."""
     admitted = [one for one in view.workloads.values() if one.is_true("Admitted") and not one.is_true("Finished")]
     by_name = {(one.metadata.namespace, one.metadata.name): one for one in admitted}
     by_owner = {uid: one for one in admitted for uid in _owners(one)}
@@ -115,7 +125,9 @@ def _stranded(view: View) -> Iterator[tuple[Workload, Pod]]:
     for uid, request in view.requests.items():
         pod = view.pods[uid]
         whole = request.request_class is RequestClass.WHOLE_NODE or (not request.shared and 0 < most <= request.cards)
-        if not whole or not waiting(pod) or gated_by(pod):
+        made = pod.metadata.creation_timestamp
+        young = made is not None and at - made < _YOUNG
+        if not whole or not waiting(pod) or gated_by(pod) or young:
             continue
         meta = pod.metadata
         name = meta.annotation(WORKLOAD) or meta.label(KUEUE_POD_GROUP) or ""

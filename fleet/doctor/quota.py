@@ -28,7 +28,8 @@ _RECIPE: Final = KueueConfiguration(
 )
 """HAMi's own recipe for Kueue: taken for granted where quotas count its names and the configuration is not readable."""
 _CONFIGURATION: Final = (
-    "and have Kueue leave HAMi's other names out of quota (its Configuration, then restart it):\n"
+    "and have Kueue count cards as they are and leave HAMi's other names out of quota: in its Configuration, in place\n"
+    "of all its transformations of nvidia.com/ names (nvidia.com/gpu has none), then restart it:\n"
     "resources:\n"
     "  transformations:\n"
     "  - {input: nvidia.com/gpumem, strategy: Replace, outputs: {}}\n"
@@ -163,7 +164,9 @@ def _in_memory(seen: Checkup, flavor: str, stock: Stock, config: KueueConfigurat
         for name, quota in _memory_quotas(queue, flavor):
             made_up = _made_up(stock, config)
             yours = shapes(_of_queue(seen, queue.metadata.name), config)
-            lines = [_line(one, name, quota, stock) for one in (*yours, *made_up) if _admissible(one, queue, config)]
+            real = {(one.cards, tuple(sorted(one.counts.items()))) for one in yours}
+            new = [one for one in made_up if (one.cards, tuple(sorted(one.counts.items()))) not in real]
+            lines = [_line(one, name, quota, stock) for one in (*yours, *new) if _admissible(one, queue, config)]
             yield _memory_finding(queue, flavor, name, quota, stock, lines)
 
 
@@ -223,18 +226,34 @@ def _memory_finding(
         "requests": lines,
         "arithmetic": told,
     }
-    fix = (
-        f"Count cards: kubectl edit clusterqueue {queue.metadata.name}\n"
-        "resourceGroups:\n"
-        f"- coveredResources: [{DEFAULT_RESOURCE}]\n"
-        "  flavors:\n"
-        f"  - name: {flavor}\n"
-        f"    resources: [{{name: {DEFAULT_RESOURCE}, nominalQuota: {worth if worth is not None else stock.cards}}}]\n"
-        f"{_CONFIGURATION}"
-    )
+    fix = f"{_in_cards(queue, flavor, name, stock.cards if worth is None else worth)}\n{_CONFIGURATION}"
     if not over:
         return Finding(Code.QUOTA_IN_MEMORY, Verdict.WARNING, text, evidence, fix)
     return Finding(Code.QUOTA_IN_MEMORY, Verdict.PROBLEM, f"{text}: {told}", evidence, fix)
+
+
+def _in_cards(queue: ClusterQueue, flavor: str, memory: str, cards: int) -> str:
+    """The queue's group with cards in place of memory; what else is in it stays, or Kueue would admit nothing more."""
+    group = next(
+        one
+        for one in queue.spec.resource_groups or ()
+        if any(each.name == flavor and memory in {quota.name for quota in each.resources} for each in one.flavors)
+    )
+    of_cards = {memory, DEFAULT_RESOURCE}
+    covered = ", ".join((*(one for one in group.covered_resources if one not in of_cards), DEFAULT_RESOURCE))
+    lines = [
+        f"Count cards: kubectl edit clusterqueue {queue.metadata.name}   # borrowing and lending limits in cards too",
+        "resourceGroups:",
+        f"- coveredResources: [{covered}]",
+        "  flavors:",
+    ]
+    for each in group.flavors:
+        lines += [f"  - name: {each.name}", "    resources:"]
+        kept = [one for one in each.resources if one.name not in of_cards]
+        lines += [f"    - {{name: {one.name}, nominalQuota: {one.nominal_quota}}}" for one in kept]
+        own = str(cards) if each.name == flavor else "CARDS   # of this flavor"
+        lines.append(f"    - name: {DEFAULT_RESOURCE}\n      nominalQuota: {own}")
+    return "\n".join(lines)
 
 
 def _sentence(line: Mapping[str, Any], quota: int) -> str:
@@ -258,7 +277,11 @@ def _queue_of(seen: Checkup, one: Workload) -> str | None:
 
 
 def _uncovered(seen: Checkup, config: KueueConfiguration | None) -> Iterator[Finding]:
-    """GPU Workloads that wait although Kueue never will admit them: they ask for what no quota knows."""
+    """GPU Workloads that wait although Kueue never will admit them: they ask for what no quota knows.
+
+    Without Kueue's configuration that is a guess: it may leave the resource out.
+    """
+    verdict = Verdict.WARNING if seen.kueue_config is None else Verdict.PROBLEM
     if config is not None and config.resources.quota_check_strategy != _BLOCKS:
         return
     queues = {one.metadata.name: one for one in seen.queues}
@@ -272,10 +295,12 @@ def _uncovered(seen: Checkup, config: KueueConfiguration | None) -> Iterator[Fin
                 lacking.setdefault((queue.metadata.name, name), []).append(one.key)
     for (name, resource), keys in sorted(lacking.items()):
         text = f"ClusterQueue {name} does not cover {resource}: {len(keys)} Workloads are never admitted: {shown(keys)}"
+        if verdict is Verdict.WARNING:
+            text = f"{text}; unless Kueue's configuration, which was not found (--kueue-config), leaves it out"
         evidence = {"clusterQueue": name, "resource": resource, "workloads": sorted(keys)}
         fix = (
             f"Add {resource} to coveredResources of ClusterQueue {name}, with a quota, or have Kueue leave it out "
             f"(its Configuration, then restart it):\nresources:\n  transformations:\n"
             f"  - {{input: {resource}, strategy: Replace, outputs: {{}}}}"
         )
-        yield Finding(Code.UNCOVERED_RESOURCE, Verdict.PROBLEM, text, evidence, fix)
+        yield Finding(Code.UNCOVERED_RESOURCE, verdict, text, evidence, fix)

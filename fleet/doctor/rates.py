@@ -1,5 +1,6 @@
 """Check `rate-limits`: whether a client's own request limit, not a lack of cards, is what pods wait for."""
 
+import math
 from collections.abc import Iterator
 from statistics import median
 from typing import Any, Final
@@ -20,7 +21,10 @@ PLAIN_CALLS: Final = 2
 """API calls of kube-scheduler alone: binding and event."""
 HAMI_QPS: Final = 5.0
 HAMI_BURST: Final = 10
-"""HAMi's `--kube-qps` and `--kube-burst` where they are not given (client-go's defaults)."""
+"""HAMi's `--kube-qps` and `--kube-burst` where they are not given, or 0 (client-go's defaults)."""
+SCHEDULER_QPS: Final = 50.0
+SCHEDULER_BURST: Final = 100
+"""kube-scheduler's own, likewise."""
 LOW_PODS_PER_SECOND: Final = 2.0
 """A limit below this is noticed when a few dozen pods come at once."""
 _LOOKED_AT: Final = 200
@@ -113,26 +117,30 @@ def _figures(seen: Checkup, found: Pace) -> dict[str, Any]:
 def _hami_limits(seen: Checkup) -> Iterator[dict[str, Any]]:
     for one in seen.hami_programs:
         qps, burst = _number(one, "kube-qps", HAMI_QPS), _number(one, "kube-burst", HAMI_BURST)
-        given = one.flag("kube-qps") is not None
+        given = _number(one, "kube-qps", 0.0) != 0
+        if qps < 0:  # client-go's way to say that there is no limit
+            continue
         yield _limit(f"Deployment {one.deployment}", "hami", qps, burst, HAMI_CALLS, given=given)
 
 
 def _number(one: Program, flag: str, otherwise: float) -> float:
     try:
-        return float(one.flag(flag) or otherwise)
+        value = float(one.flag(flag) or otherwise)
     except ValueError:
         return otherwise
+    return value if value and math.isfinite(value) else otherwise
 
 
 def _scheduler_limits(seen: Checkup) -> Iterator[dict[str, Any]]:
     for one in seen.scheduler_configs:
-        if not one.problem:
+        if not one.problem and one.document.client_connection.qps >= 0:
             yield _scheduler_limit(one)
 
 
 def _scheduler_limit(one: Configuration) -> dict[str, Any]:
     client = one.document.client_connection
-    return _limit(one.source, "kube-scheduler", client.qps, client.burst, PLAIN_CALLS, given=True)
+    qps, burst = client.qps or SCHEDULER_QPS, client.burst or SCHEDULER_BURST
+    return _limit(one.source, "kube-scheduler", qps, burst, PLAIN_CALLS, given=True)
 
 
 def _limit(source: str, who: str, qps: float, burst: float, calls: int, *, given: bool) -> dict[str, Any]:

@@ -4,11 +4,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import fields
 
 from fleet.names import DEFAULT_RESOURCE
 
-GROUP: Final = "kubescheduler.config.k8s.io/"
+API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
+"""The only one that kube-scheduler has read since 1.29."""
 KIND: Final = "KubeSchedulerConfiguration"
+_DEPTH: Final = 5
+"""From the document to a field of an entry of a list in an entry of a list."""
 DEFAULT_NAME: Final = "default-scheduler"
 DEFAULT_TIMEOUT: Final = "5s"
 """What kube-scheduler waits for an extender that says nothing of `httpTimeout`."""
@@ -58,6 +62,13 @@ class Extender(_Part, frozen=True):
         return host.startswith(("127.", "localhost", "[::1]"))
 
     @property
+    def address(self) -> str:
+        """Its address without a user's name and password."""
+        scheme, mark, rest = self.url_prefix.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+    @property
     def hami(self) -> bool:
         """Whether this is HAMi's: it binds, and has the cards, or parts of them, for itself."""
         return not self._named_ours and bool(self.bind_verb) and any(one.startswith(_CARDS) for one in self.managed)
@@ -82,6 +93,7 @@ class PluginConfig(_Part, frozen=True):
 
 class Profile(_Part, frozen=True):
     scheduler_name: str = DEFAULT_NAME
+    percentage_of_nodes_to_score: int | None = None
     plugin_config: tuple[PluginConfig, ...] | None = None
 
     def scoring(self) -> dict[str, Any]:
@@ -94,8 +106,10 @@ class Profile(_Part, frozen=True):
 
 
 class Connection(_Part, frozen=True):
-    qps: float = 50.0
-    burst: int = 100
+    """0 means the default, a negative `qps` no limit at all."""
+
+    qps: float = 0.0
+    burst: int = 0
 
 
 class Document(_Part, frozen=True):
@@ -120,6 +134,13 @@ class Configuration:
     problem: str = ""
 
     @property
+    def shares_of_nodes(self) -> frozenset[int]:
+        """`percentageOfNodesToScore` of the profiles; 0 where it is left to kube-scheduler. A profile's own wins."""
+        every = self.document.percentage_of_nodes_to_score or 0
+        own = (one.percentage_of_nodes_to_score for one in self.document.profiles or (Profile(),))
+        return frozenset(every if one is None else one for one in own)
+
+    @property
     def names(self) -> frozenset[str]:
         """The scheduler names it serves."""
         return frozenset(one.scheduler_name for one in self.document.profiles or (Profile(),))
@@ -130,13 +151,23 @@ class Configuration:
         return (*(one for one in every if not one.ignorable), *(one for one in every if one.ignorable))
 
 
+def _given(loaded: Any, depth: int) -> Any:
+    """Without what is null: Kubernetes takes that for left out. Not deeper than we read: YAML may refer to itself."""
+    if isinstance(loaded, str):
+        return loaded.encode(errors="replace").decode()  # YAML can write half a character, which nobody can show
+    if depth and isinstance(loaded, dict):
+        return {key: _given(value, depth - 1) for key, value in loaded.items() if value is not None}
+    return [_given(one, depth - 1) for one in loaded] if depth and isinstance(loaded, list) else loaded
+
+
 def read(source: str, loaded: object) -> Configuration | None:
     """The configuration in a loaded YAML document; None if it is something else. A broken one names its field."""
     if not isinstance(loaded, dict) or loaded.get("kind") != KIND:
         return None
-    if not str(loaded.get("apiVersion", "")).startswith(GROUP):
-        return Configuration(source, problem=f"apiVersion: must be {GROUP}v1")
+    if loaded.get("apiVersion") != API_VERSION:
+        return Configuration(source, problem=f"apiVersion: must be {API_VERSION}")
+    known = {name: loaded[name] for one in fields(Document) if (name := one.encode_name) in loaded}
     try:
-        return Configuration(source, msgspec.convert(loaded, Document))
+        return Configuration(source, msgspec.convert(_given(known, _DEPTH), Document))
     except msgspec.ValidationError as error:
         return Configuration(source, problem=" ".join(str(error).split()))

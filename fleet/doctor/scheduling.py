@@ -27,6 +27,10 @@ _OURS: Final = (
     "  ignorable: false\n"
     "  httpTimeout: 1s"
 )
+_MANAGED: Final = (
+    "  managedResources: [{name: nvidia.com/gpu, ignoredByScheduler: false}]   # else pods without cards ask us too,\n"
+    "  # and wait when we are down, our own among them; name every pool's resourceName"
+)
 _WHERE: Final = "Put this first under extenders in the KubeSchedulerConfiguration, and restart kube-scheduler:"
 
 
@@ -63,7 +67,8 @@ def _of(seen: Checkup, config: Configuration) -> Iterator[Finding]:
         yield from _backoff(config)
     elif hami or _serves_cards(seen, config):
         text = f"{config.source}: wholenode's extender is not asked, so no pool and no held node counts there"
-        yield _finding(Code.EXTENDER_MISSING, Verdict.PROBLEM, config, text, f"{_WHERE}\n{_OURS}")
+        fix = f"{_WHERE}\n{_OURS}" if hami else f"{_WHERE}\n{_OURS}\n{_MANAGED}"
+        yield _finding(Code.EXTENDER_MISSING, Verdict.PROBLEM, config, text, fix)
     for one in hami:
         yield from _hami_settings(config, one)
     yield from _together(config, order)
@@ -102,7 +107,7 @@ def _our_settings(config: Configuration, ours: Extender) -> Iterator[Finding]:
         )
         fix = "In our entry: weight: 130 (above all scores of kube-scheduler's own), or no prioritizeVerb"
         yield _finding(Code.NO_WEIGHT, Verdict.PROBLEM, config, text, fix)
-    share = config.document.percentage_of_nodes_to_score
+    share = min(config.shares_of_nodes)
     if share != _ALL:
         said = "not set, so it looks at a part of a large fleet" if not share else f"{share}"
         text = f"{config.source}: percentageOfNodesToScore is {said}: a free node may never be looked at"
@@ -264,7 +269,7 @@ def _silent(seen: Checkup) -> Iterator[Finding]:
 
 
 def _name(one: Extender) -> str:
-    return "wholenode" if one.ours else "HAMi" if one.hami else one.url_prefix
+    return "wholenode" if one.ours else "HAMi" if one.hami else one.address
 
 
 def _finding(code: Code, verdict: Verdict, config: Configuration, text: str, fix: str) -> Finding:

@@ -6,7 +6,7 @@ from typing import Final
 from fleet.actions import Action, ActivateCheck, SetCheck
 from fleet.cards import waiting
 from fleet.gangs import Gang
-from fleet.kueue.expected import MOST_CLAIMS, failed_claims, sets_of, whole_sets
+from fleet.kueue.expected import MOST_CLAIMS, failed_claims, missing_flavors, sets_of, whole_sets
 from fleet.kueue.gangs import conflict, keys_of, turns_by_gang, unanswered
 from fleet.kueue.objects import PodSetUpdate
 from fleet.kueue.turns import PENDING, READY, RETRY, Turn, gated_by_kueue, our_checks, turns
@@ -31,6 +31,8 @@ _IN_PASSING: Final = frozenset(
 )
 """Reasons of a claim that goes on by itself, in seconds: not worth a write to the Workload."""
 _GIVEN_UP: Final = "GivenUp"
+_NO_FLAVOR: Final = "FlavorMissing"
+_OTHERS_FIRST: Final = "WaitingForOtherChecks"
 
 
 def check_actions(view: View) -> Iterator[Action]:
@@ -52,6 +54,12 @@ def _answer(view: View, turn: Turn) -> SetCheck | None:
     taken = conflict(view, turn.workload)
     if taken is not None:
         return _say(turn, Reason.KEY_TAKEN, taken)
+    if turn.others:
+        text = f"nodes are emptied when every other check is Ready; waits for {', '.join(turn.others)}"
+        return _say(turn, _OTHERS_FIRST, text)
+    gone = missing_flavors(turn.workload, view.flavors)
+    if gone:
+        return _say(turn, _NO_FLAVOR, f"no ResourceFlavor {', '.join(gone)}: which nodes it is for is not known")
     keys = keys_of(view, turn)
     claims = {key: claim for key in keys if (claim := _acting(view, key)) is not None}
     if len(claims) < len(keys):

@@ -58,7 +58,7 @@ def with_expected(view: View) -> View:
     After the check is passed the real pods come one by one, and only what is missing of them is expected, as long as
     the claim that they are sent to acts for them. A job that has ended makes no more.
     """
-    before = [turn for turn in turns(view) if not of_pods(turn.workload)]
+    before = [turn for turn in turns(view) if not turn.others and not of_pods(turn.workload)]
     found: dict[str, Pod] = {}
     made: Counter[tuple[str, str]] | None = None
     for turn in before:
@@ -153,7 +153,7 @@ def _missing(sets: tuple[ExpectedSet, ...], made: Mapping[tuple[str, str], int])
 def _sets(workload: Workload, flavors: tuple[ResourceFlavor, ...], classifier: Classifier) -> tuple[ExpectedSet, ...]:
     owner, admission = workload.metadata.controller(), workload.status.admission
     whole = _whole(workload, classifier)
-    if owner is None or admission is None or not whole:
+    if owner is None or admission is None or not whole or missing_flavors(workload, flavors):
         return ()
     assigned = {one.name: one for one in admission.pod_set_assignments or ()}
     by_name = {one.metadata.name: one for one in flavors}
@@ -173,13 +173,20 @@ def _sets(workload: Workload, flavors: tuple[ResourceFlavor, ...], classifier: C
         said = one.template.metadata.annotations or {}
         added = {GANG: names[one.name], GANG_SIZE: str(totals[names[one.name]])}
         missing = {key: text for key, text in added.items() if key not in said}
-        used = [by_name[name] for name in dict.fromkeys((assignment.flavors or {}).values()) if name in by_name]
+        used = [by_name[name] for name in dict.fromkeys((assignment.flavors or {}).values())]
         spec = _spec(workload, one, used, assignment)
         pods = tuple(_pod(workload, owner, one, spec, missing, number) for number in range(count))
         if pods:
             key = gang_key(workload.metadata.namespace, candidate_refs(pods[0])[0])
             found.append(ExpectedSet(one.name, key, pods, one.name in whole, missing))
     return tuple(found) if any(one.whole for one in found) else ()
+
+
+def missing_flavors(workload: Workload, flavors: Iterable[ResourceFlavor]) -> tuple[str, ...]:
+    """Flavors that the Workload was assigned and that are not there: what its pods will ask of nodes is not known."""
+    admission, there = workload.status.admission, {one.metadata.name for one in flavors}
+    assigned = (admission.pod_set_assignments if admission else None) or ()
+    return tuple(sorted({name for one in assigned for name in (one.flavors or {}).values()} - there))
 
 
 def _count(pod_set: PodSet, assignment: PodSetAssignment) -> int:

@@ -2,27 +2,36 @@
 
 from collections.abc import Mapping
 
+from fleet.cards import waiting
 from fleet.gangs import Gang, known_ref
 from fleet.kueue.expected import failed_claims, sets_of, whole_sets
 from fleet.kueue.objects import ResourceFlavor, Workload
 from fleet.kueue.topology import HOSTNAME, places
 from fleet.kueue.turns import Turn, of_pods, turns
+from fleet.kueue.victims import workload_of
+from fleet.marks import taint
 from fleet.names import CLAIM_KEY, KUEUE_POD_GROUP
 from fleet.objects import Node, PodSpec
 from fleet.reasons import Reason
 from fleet.resources import Accepts, WholeNodeClaim
+from fleet.selectors import tolerates
 from fleet.statuses import entered_at
 from fleet.view import View
 from fleet.wants import unready
 
 
 def turns_by_gang(view: View) -> Mapping[str, Turn]:
-    """The turns of Workloads whose pods take whole nodes, by the keys of their gangs; found once a picture."""
+    """The turns of Workloads whose pods take whole nodes, by the keys of their gangs; found once a picture.
+
+    Not of those that wait for others' checks first: it is not ours to begin yet, or to go on.
+    """
     known: dict[str, Turn] | None = view.memo.get("kueue turns by gang")
     if known is None:
         known = view.memo["kueue turns by gang"] = {}
         groups: dict[tuple[str, str], Turn] = {}
         for turn in turns(view):
+            if turn.others:
+                continue
             meta = turn.workload.metadata
             if not of_pods(turn.workload):
                 known.update((one.key, turn) for one in sets_of(view, turn.workload) if one.whole)
@@ -67,11 +76,14 @@ def unready_now(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[R
     """As `unready`, in this picture: Kueue's gate does not count while it waits for us, what it cannot do does."""
     turn = turns_by_gang(view).get(gang.key) if gang else None
     if turn is None:
-        return unready(claim, gang)
+        return unready(claim, gang) or _would_fail(view, claim, gang)
     taken = conflict(view, turn.workload)
     if taken is not None:
         return Reason.KEY_TAKEN, taken
-    return unready(claim, gang, at_our_check=True) or _outside(view, turn.workload)
+    missing = unready(claim, gang, at_our_check=True)
+    return (
+        missing or _outside(view, turn.workload) or _untolerated(claim, turn.workload, whole_sets(view, turn.workload))
+    )
 
 
 def conflict(view: View, workload: Workload) -> str | None:
@@ -81,13 +93,14 @@ def conflict(view: View, workload: Workload) -> str | None:
 
 
 def _conflict(workload: Workload, flavors: tuple[ResourceFlavor, ...], whole: frozenset[str]) -> str | None:
+    admission = workload.status.admission
+    assigned = [one for one in (admission.pod_set_assignments if admission else None) or () if one.name in whole]
+    by_topology = {one.name for one in assigned if places(one)}
     found = [
         (f"the pod template of {workload.key} has {taken}", "the template")
         for one in workload.spec.pod_sets or ()
-        if one.name in whole and (taken := _taken(one.template.spec))
+        if one.name in whole and (taken := _taken(one.template.spec, may_tolerate=one.name in by_topology))
     ]
-    admission = workload.status.admission
-    assigned = (one for one in (admission.pod_set_assignments if admission else None) or () if one.name in whole)
     names = {name for one in assigned for name in (one.flavors or {}).values()}
     for flavor in flavors:
         spec = PodSpec(node_selector=flavor.spec.node_labels, tolerations=flavor.spec.tolerations)
@@ -101,9 +114,12 @@ def _conflict(workload: Workload, flavors: tuple[ResourceFlavor, ...], whole: fr
     )
 
 
-def _taken(spec: PodSpec) -> str | None:
+def _taken(spec: PodSpec, *, may_tolerate: bool = False) -> str | None:
+    """`may_tolerate`: the pods have to, where Kueue's topology chooses their nodes."""
     if CLAIM_KEY in (spec.node_selector or {}):
         return f"the node selector {CLAIM_KEY}"
+    if may_tolerate:
+        return None
     return f"a toleration of {CLAIM_KEY}" if any(one.key == CLAIM_KEY for one in spec.tolerations or ()) else None
 
 
@@ -119,6 +135,38 @@ def _outside(view: View, workload: Workload) -> tuple[Reason, str] | None:
                 if outside:
                     text = f"Kueue's topology has put its pods on {', '.join(outside[:3])}, in no pool for whole nodes"
                     return Reason.OUTSIDE_POOLS, f"{text}: use a flavor without topology, or one of the pool's nodes"
+    return None
+
+
+def _would_fail(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:
+    """As `_untolerated`, for a gang that waits behind our own gate, without our check."""
+    waits = (workload_of(view, pod) for pod in view.takers(gang) if waiting(pod))
+    for workload in {one.metadata.uid: one for one in waits if one is not None}.values():
+        missing = _untolerated(claim, workload, whole_sets(view, workload))
+        if missing is not None:
+            return missing
+    return None
+
+
+def _untolerated(claim: WholeNodeClaim, workload: Workload, whole: frozenset[str]) -> tuple[Reason, str] | None:
+    """Kueue's topology has chosen hosts, and Kueue would fail the pods that wait for them as soon as we taint these.
+
+    It ends each waiting pod that it has put on a node with a taint that the pod template does not tolerate, whatever
+    the pod itself tolerates; the job makes another, for ever (TASReplaceNodeOnNodeTaints, on since 0.17).
+    """
+    admission = workload.status.admission
+    assigned = {one.name: one for one in (admission.pod_set_assignments if admission else None) or ()}
+    ours = taint(claim.metadata.uid)
+    for pod_set in workload.spec.pod_sets or ():
+        if pod_set.name not in whole or pod_set.name not in assigned:
+            continue
+        by_host = any(one.key == HOSTNAME for one in places(assigned[pod_set.name]))
+        if by_host and not tolerates(pod_set.template.spec.tolerations, ours):
+            return Reason.NOT_TOLERATED, (
+                f"Kueue's topology has chosen the node for pod set {pod_set.name} of Workload {workload.key}, and it "
+                f"ends pods that wait for a node with a taint: use a flavor without topology, or have the pod template "
+                f"tolerate {CLAIM_KEY} (operator Exists)"
+            )
     return None
 
 

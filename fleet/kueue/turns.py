@@ -39,6 +39,8 @@ class Turn:
     """A Workload that holds its quota and has an entry of ours: still `pending`, or passed.
 
     `since`: when the quota was reserved. `claims`: UIDs of the claims whose nodes our entry sends its pods to.
+    `others`: checks of other controllers that are not Ready yet, as long as ours is pending. Nodes are emptied last,
+    when nothing else stands between the Workload and its start.
     """
 
     workload: Workload
@@ -46,6 +48,7 @@ class Turn:
     pending: bool
     since: datetime | None
     claims: frozenset[str] = frozenset()
+    others: tuple[str, ...] = ()
 
 
 def turn_of(workload: Workload, ours: frozenset[str]) -> Turn | None:
@@ -59,7 +62,9 @@ def turn_of(workload: Workload, ours: frozenset[str]) -> Turn | None:
     if waits is None and any(one.state != READY for one in entries):
         return None
     claims = frozenset(uid for one in entries for uid in _claims(one))
-    return Turn(workload, (waits or entries[0]).name, waits is not None, _reserved_at(workload), claims)
+    foreign = (one for one in workload.status.admission_checks or () if one.name not in ours and one.state != READY)
+    others = tuple(sorted(one.name for one in foreign)) if waits is not None else ()
+    return Turn(workload, (waits or entries[0]).name, waits is not None, _reserved_at(workload), claims, others)
 
 
 def _holds_quota(workload: Workload) -> bool:

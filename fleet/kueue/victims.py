@@ -90,15 +90,41 @@ def workloads_of(view: View, pods: Iterable[Pod]) -> frozenset[str]:
 def resumptions(view: View) -> Iterator[ResumeWorkload]:
     """Workloads that bear our mark and may be queued again, whether the claim they were stopped for is there or not.
 
-    As soon as Kueue has evicted them and their quota is free. One that somebody has set active himself only loses the
-    mark. Who is inactive without our mark was made so by somebody else, and stays so.
+    As soon as Kueue has evicted them and their quota is free; a group of plain pods not before all of its pods have
+    been replaced, which Kueue cannot do: it would be admitted with nobody alive, and hold its quota. One that somebody
+    has set active himself only loses the mark. Who is inactive without our mark was made so by somebody else, and stays
+    so.
     """
     for workload in view.workloads.values():
         if workload.metadata.annotation(DEACTIVATED_FOR) is None or workload.metadata.deletion_timestamp is not None:
             continue
         stopped = workload.is_true("Evicted") and not workload.is_true("QuotaReserved")
-        if workload.active or stopped or workload.is_true("Finished"):
+        if workload.active or workload.is_true("Finished") or (stopped and not lacks_pods(view, workload)):
             yield ResumeWorkload(workload)
+
+
+def lacks_pods(view: View, workload: Workload) -> int:
+    """How many pods of a group that somebody made by hand are missing, or have to be replaced; 0 for all others.
+
+    The Workload of a single plain pod is never made inactive by us, and whoever controls pods makes them anew.
+    """
+    owners = workload.metadata.owner_references or ()
+    if not owners or any(owner.kind != "Pod" or owner.controller for owner in owners):
+        return 0
+    pods = tuple(_group(view, workload))
+    if any(pod.metadata.controller() is not None for pod in pods):
+        return 0
+    there = sum(not terminating(pod) and pod.status.phase != "Failed" for pod in pods)
+    return max(0, sum(one.count for one in workload.spec.pod_sets or ()) - there)
+
+
+def _group(view: View, workload: Workload) -> Iterator[Pod]:
+    """The pods of the group that the Workload is for; its name is that of the Workload."""
+    for pod in view.pods.values():
+        if pod.metadata.namespace == workload.metadata.namespace:
+            names = (pod.metadata.label(KUEUE_POD_GROUP), pod.metadata.annotation(KUEUE_POD_GROUP))
+            if workload.metadata.name in names:
+                yield pod
 
 
 @dataclass(frozen=True, slots=True)

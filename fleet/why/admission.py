@@ -1,14 +1,14 @@
 """Whether a pod is let in at all: scheduling gates of others, and what Kueue says about its Workload."""
 
 from fleet.cards import gated_by
-from fleet.kueue.objects import CheckState
+from fleet.kueue.objects import GROUP, CheckState
 from fleet.names import CLAIM_KEY
 from fleet.objects import Condition, Pod
 from fleet.reasons import Reason
 from fleet.why.answers import Answer, No, Yes
 from fleet.why.explanations import Wait, Workload
 
-_KUEUE = "kueue.x-k8s.io/"
+_KUEUE = f"{GROUP}/"
 
 
 def foreign_gates(pod: Pod) -> tuple[str, ...]:

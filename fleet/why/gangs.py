@@ -44,6 +44,8 @@ _WORDS = {
     Reason.AGREEMENT_BUDGET: "enough of the budget has aged out, or the agreement's owner grants more",
     Reason.CHECKPOINT_MISSING: "the owners of the pods in the way report a checkpoint (wholenode.io/last-checkpoint)",
 }
+_BY_KUEUE = frozenset({Reason.KEY_TAKEN, Reason.OUTSIDE_POOLS, Reason.NOT_TOLERATED})
+"""What the Workload says against every node, empty or not."""
 
 
 def gang_finding(ground: Ground, pod: Pod, request: Request, told: Told, now: datetime) -> Finding:
@@ -121,6 +123,9 @@ def _gang(case: GangCase) -> Answer:
     present, size = (len(case.gang.pods), case.gang.size) if case.gang else (1, 1)
     if case.reason == Reason.PINNED:
         return No(Reason.PINNED, f"The gang cannot start whole: {case.message}.", "that pod is deleted and made anew")
+    if case.reason in _BY_KUEUE:
+        text = f"No node can be taken for it: {case.message}."
+        return No(case.reason, text, "its pod template or its queue's flavor is changed as said")
     unsized = case.gang.unsized if case.gang else ""
     if case.reason != Reason.GANG_INCOMPLETE and (case.acting or not case.ground.gangs_known):
         return Yes("the whole gang exists" if case.acting else "its claim will say", seen=case.acting)

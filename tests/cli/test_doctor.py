@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from cluster.client import Api
 from fleet.doctor.findings import Code
 from fleet.doctor.registry import CHECKS, NAMES
 from fleet.hami import ALLOCATED
+from fleet.times import parse_time
 from fleet.view import View
 from tests.cli.conftest import everything, run
 from tests.fleet.builders import agreement, at, node, pod, pool, view
@@ -212,6 +216,60 @@ def test_an_extender_that_is_not_ready(cluster: Any) -> None:
     server, ready = ask(cluster, answers | {path: (200, b"ok")}, "--only", "scheduler-config")
     assert {one["code"] for one in ready["findings"]} == {"NotFound"}
     assert path in server.asked
+
+
+NAMESPACED = {"namespace": "ours", "labels": {"app.kubernetes.io/part-of": "wholenode"}}
+
+
+def lease(name: str, renewed: datetime) -> dict[str, Any]:
+    spec = {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": renewed.isoformat()}
+    return {"metadata": {"name": name, "namespace": "ours"}, "spec": spec}
+
+
+def with_leases(*leases: Any, release: str = "wholenode") -> dict[str, tuple[int, Any]]:
+    labels = NAMESPACED["labels"] | {"app.kubernetes.io/component": "controller"}  # type: ignore[operator]
+    meta = {"name": f"{release}-controller", "namespace": "ours", "labels": labels}
+    program = {"metadata": meta, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}}
+    return served(nodes=[node("n")], gpupools=[pool()]) | {
+        "/apis/apps/v1/deployments": (200, EMPTY | {"items": [program]}),
+        "/api/v1/configmaps": (200, EMPTY | {"items": [{"metadata": {"name": "c", **NAMESPACED}}]}),
+        "/apis/coordination.k8s.io/v1/namespaces/ours/leases": (200, EMPTY | {"items": [*leases]}),
+    }
+
+
+def stale(report: dict[str, Any]) -> bool:
+    return any(one["code"] == "LeaseStale" for one in report["findings"])
+
+
+@pytest.mark.parametrize("apart_seconds", [-3600, 3600])
+def test_ages_go_by_the_clock_of_the_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatch, apart_seconds: int) -> None:
+    """Whoever asks has a clock of his own: it makes neither a lease stale nor one fresh."""
+    theirs = datetime.now(UTC) + timedelta(seconds=apart_seconds)
+    monkeypatch.setattr(
+        BaseHTTPRequestHandler, "date_time_string", lambda *_: format_datetime(theirs.replace(microsecond=0), True)
+    )
+    _, held = ask(cluster, with_leases(lease("wholenode-controller", theirs)), "--only", "wholenode")
+    assert not stale(held)
+    assert abs((parse_time(held["at"]) - theirs).total_seconds()) < 60
+    _, lost = ask(cluster, with_leases(lease("wholenode-controller", datetime.now(UTC))), "--only", "wholenode")
+    assert stale(lost) == (apart_seconds > 0)
+
+
+def test_leases_of_others_in_our_namespace_are_not_ours(cluster: Any) -> None:
+    """`wn` is a release whose objects are named otherwise than wholenode."""
+    now = datetime.now(UTC)
+    old = lease("ingress-controller", now - timedelta(days=9))
+    for release in ("wholenode", "wn"):
+        answers = with_leases(old, lease(f"{release}-controller", now), release=release)
+        assert not stale(ask(cluster, answers, "--only", "wholenode")[1])
+    assert stale(ask(cluster, with_leases(old), "--only", "wholenode")[1])
+
+
+def test_a_file_that_is_no_configuration_by_its_size_is_not_read(tmp_path: Path) -> None:
+    big = tmp_path / "big.yaml"
+    big.write_text("kind: KubeSchedulerConfiguration\n" + "#" * 1024 * 1024, encoding="utf-8")
+    done = run("doctor", "--scheduler-config", str(big))
+    assert (done.exit_code, done.output) == (2, f"Error: {big} is larger than 1 MiB: that is no configuration\n")
 
 
 def test_watching_looks_twice(cluster: Any) -> None:

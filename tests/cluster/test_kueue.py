@@ -12,11 +12,11 @@ import pytest
 
 from cluster.client import Api, connect
 from cluster.dumps import read_dump, write_dump
-from cluster.errors import Conflict
+from cluster.errors import Conflict, NotFound
 from cluster.facts import whole
-from cluster.kueue import activate_check, set_check
+from cluster.kueue import activate_check, resume_workload, set_check, stop_workload
 from fleet.kueue.expected import is_expected
-from fleet.kueue.objects import API_VERSION, AdmissionCheck, PodSetUpdate, Workload
+from fleet.kueue.objects import API_VERSION, DEACTIVATED_FOR, AdmissionCheck, PodSetUpdate, Workload
 from fleet.names import CLAIM_KEY, GANG
 from fleet.objects import Toleration
 from kwok import kueuefiles
@@ -139,6 +139,58 @@ async def test_k04_so_is_one_whose_entry_has_gone_or_moved(api: Api, admin: Admi
         await set_check(api, await read(admin, namespace), "vacate-node", "Ready", "", (UPDATE,), NOW)
 
 
+async def test_k07_a_stop_is_one_write_with_our_mark_on_the_version_that_was_decided_on(
+    api: Api, admin: Admin, namespace: str
+) -> None:
+    before = await reserved(admin, namespace)
+    stopped = await stop_workload(api, before, "claim-1")
+    assert stopped == await read(admin, namespace)
+    assert stopped is not None
+    assert (stopped.active, stopped.metadata.annotation(DEACTIVATED_FOR)) == (False, "claim-1")
+    assert stopped.status == before.status, "what Kueue says is left alone"
+    with pytest.raises(Conflict):
+        await stop_workload(api, before, "claim-2")
+    with pytest.raises(Conflict, match="inactive already"):
+        await stop_workload(api, stopped, "claim-2")
+    assert (await read(admin, namespace)).metadata.annotation(DEACTIVATED_FOR) == "claim-1"
+
+
+async def test_k07_a_stop_that_is_not_allowed_any_more_is_not_sent(api: Api, admin: Admin, namespace: str) -> None:
+    before = await reserved(admin, namespace)
+    assert await stop_workload(api, before, "claim-1", lambda: False) is None
+    assert await read(admin, namespace) == before
+
+
+async def test_k08_a_resumption_takes_only_our_mark_off(api: Api, admin: Admin, namespace: str) -> None:
+    before = await reserved(admin, namespace)
+    await admin.patch(path(namespace), {"metadata": {"annotations": {"theirs": "stays"}}})
+    stopped = await stop_workload(api, await read(admin, namespace), "claim-1")
+    assert stopped is not None
+    resumed = await resume_workload(api, stopped)
+    assert resumed == await read(admin, namespace)
+    assert resumed.active
+    assert resumed.metadata.annotations == {"theirs": "stays"}
+    with pytest.raises(Conflict):
+        await resume_workload(api, stopped)
+    assert resumed.status == before.status
+
+
+async def test_k07_one_made_anew_under_its_name_is_neither_stopped_nor_resumed(
+    api: Api, admin: Admin, namespace: str
+) -> None:
+    before = await reserved(admin, namespace)
+    await admin.delete(path(namespace))
+    with pytest.raises(NotFound):
+        await stop_workload(api, before, "claim-1")
+    await admin.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/train")
+    after = await reserved(admin, namespace)
+    with pytest.raises(Conflict):
+        await stop_workload(api, before, "claim-1")
+    with pytest.raises(Conflict):
+        await resume_workload(api, before)
+    assert await read(admin, namespace) == after
+
+
 async def test_our_check_becomes_active_once(api: Api, admin: Admin) -> None:
     await admin.create(admission_check())
     where = f"/apis/{API_VERSION}/admissionchecks/vacate-node"
@@ -157,6 +209,9 @@ async def test_what_is_read_at_once_and_what_is_kept_in_a_file_know_the_pods_to_
     await admin.create(admission_check())
     await admin.create(flavor("rtx"))
     await reserved(admin, namespace)
+    assert not any(map(is_expected, (await whole(api)).view.pods.values())), "another's check comes first"
+    passed = [{**one, "state": "Ready"} if one["name"] == "another" else one for one in await entries(admin, namespace)]
+    await admin.patch(f"{path(namespace)}/status", {"status": {"admissionChecks": passed}})
     seen = (await whole(api)).view
     coming = sorted(pod.key for pod in seen.pods.values() if is_expected(pod))
     assert coming == [f"{namespace}/train-main-0", f"{namespace}/train-main-1"]

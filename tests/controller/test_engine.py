@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from cluster.errors import Conflict, Unavailable
 from controller import engine as engine_module
 from controller.engine import Engine
 from controller.metrics import Metrics
-from fleet.actions import Action, Clear, Decision, Evict, Hold, LookAt, ResolveRecord, Timing, WriteStatus
+from fleet.actions import Action, Clear, Decision, Evict, Hold, LookAt, ResolveRecord, SetCheck, Timing, WriteStatus
+from fleet.kueue.objects import Workload
 from fleet.memory import Memory
 from fleet.objects import Metadata, Node
 from fleet.resources import ClaimSpec, ClaimStatus, Outcome, Phase, Victim, WholeNodeClaim
 from fleet.view import View
+from tests.cluster.virtual_time import run
 from tests.fleet.builders import record
 
 CLAIM = WholeNodeClaim(Metadata("c", "team", uid="c-1"), ClaimSpec(nodes=1))
@@ -34,13 +37,14 @@ class FilledCaches:
     def __init__(self) -> None:
         self.shown: list[dict[str, ClaimStatus]] = []
         self.memory = Memory()
+        self.claims: dict[str, WholeNodeClaim] = {}
 
     async def synced(self) -> None:
         return
 
     def view(self, being_written: dict[str, ClaimStatus]) -> View:
         self.shown.append(dict(being_written))
-        return View({}, {}, {}, (), (), {})
+        return View({}, {}, {}, (), (), self.claims)
 
 
 @dataclass
@@ -165,3 +169,52 @@ async def test_what_became_of_a_pod_is_not_written_while_that_is_still_open(monk
         async with running(hands) as (engine, caches):
             await passes(engine, caches, 3)
     assert hands.done == [evict, write, resolved[2]]
+
+
+async def test_a_claim_that_cannot_be_decided_is_logged_once_for_each_error_and_counted_in_every_pass(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "wholenode.controller")
+    hands, failed = SlowHands(), {"c-1": KeyError("n1")}
+    monkeypatch.setattr(engine_module, "decide", lambda *_: Decision([LookAt("n")], failed=dict(failed)))
+    async with running(hands) as (engine, caches):
+        caches.claims = {"c-1": CLAIM}
+        await passes(engine, caches, 4)
+        assert hands.done == [LookAt("n")], "the others go on"
+        (said,) = caplog.records
+        assert "claim team/c could not be decided" in said.getMessage()
+        assert said.exc_info is not None
+        assert said.exc_info[1] is failed["c-1"]
+        failed["c-1"] = KeyError("n2")
+        await passes(engine, caches, 3)
+        assert len(caplog.records) == 2, "another error is said"
+        failed.clear()
+        await passes(engine, caches, 2)
+        failed["c-1"] = KeyError("n2")
+        await passes(engine, caches, 2)
+        assert len(caplog.records) == 3, "and one that comes back"
+        counted = engine._metrics.registry.get_sample_value("wholenode_write_errors_total", {"error": "KeyError"})
+        assert counted is not None
+        assert counted >= 7
+
+
+def test_k19_writes_that_kueue_s_webhooks_refuse_are_tried_ever_less_often_and_at_once_when_one_was_taken() -> None:
+    hands: Any = SlowHands()
+    hands.gate.set()
+    engine = Engine(FilledCaches(), hands, Metrics(), Timing(), lambda: True)  # type: ignore[arg-type]
+    waits = SetCheck(Workload(Metadata("job-train", "team", uid="w-1")), "vacate", "Ready", "")
+    pauses = []
+
+    async def try_once() -> None:
+        begun = asyncio.get_running_loop().time()
+        engine._start(waits, datetime.now(UTC), Decision())
+        await asyncio.gather(*engine._in_flight.values())
+        pauses.append(round(asyncio.get_running_loop().time() - begun, 1))
+
+    async def tries() -> None:
+        for taken in (*[False] * 6, True, False):
+            hands.error = None if taken else Unavailable("failed calling webhook")
+            await try_once()
+
+    run(tries())
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 0.0, 0.5]

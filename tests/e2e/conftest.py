@@ -16,6 +16,8 @@ from tests.e2e.ground import Ground, new_ground
 from tests.e2e.play import agreement
 
 SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4"}
+UNDECIDED = "could not be decided"
+"""What the controller logs where an error of ours keeps one claim waiting; other claims, and most tests, go on."""
 
 
 def running_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
@@ -44,6 +46,8 @@ def running_product(plane: ControlPlane, settings: Mapping[str, str] = SETTINGS)
     asyncio.run(start())
     yield product
     product.stop()
+    for log in plane.logs.glob("*.log"):
+        assert UNDECIDED not in log.read_text(encoding="utf-8", errors="replace"), f"{log}: an error while deciding"
 
 
 @pytest.fixture

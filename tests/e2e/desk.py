@@ -65,7 +65,7 @@ class Desk:
         """A queue with so many cards, with our check or without; jobs name it by `name`."""
         flavor = flavor or await self.flavor()
         if checked:
-            rest["checks"] = (CHECK,)
+            rest["checks"] = (CHECK, *rest.get("checks", ()))
         made = cluster_queue(f"{self.ground.namespace}-{name}", flavor, cards, **rest)
         await self.admin.create(made)
         self.queues.append(made["metadata"]["name"])

@@ -144,6 +144,8 @@ class Simulation(World):
         """Passes of the controller until it has nothing more to do now; then the rules that always hold are checked."""
         for _ in range(_MOST_PASSES_AT_ONCE):
             decision = decide(self.view(), self.looks, self.answers, self.now, self.timing, self.probes)
+            for error in decision.failed.values():
+                raise error
             try:
                 self._carry_out(decision.actions)
             except Killed:

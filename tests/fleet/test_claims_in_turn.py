@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet import lifecycle
+from fleet.actions import LookAt, Timing, WriteStatus
+from fleet.lifecycle import decide
 from fleet.planning import Choice, choose
 from fleet.reasons import Reason
-from fleet.resources import ClaimStatus, Phase, Policy, WholeNodeClaim
+from fleet.resources import ClaimStatus, HeldNode, Phase, Policy, WholeNodeClaim
+from fleet.upkeep import Context
 from fleet.view import View
 from tests.fleet.builders import agreement, claim, members, node, ref, view
 from tests.fleet.scenes import EVICT, gang, small
@@ -196,3 +199,43 @@ def test_a_pass_does_not_depend_on_the_order_of_anything(shape: Shape, wishes: W
     first = one_pass(objects)
     chance.shuffle(objects)
     assert one_pass(objects) == first
+
+
+def asks_and_breaks(context: Context, one: WholeNodeClaim, *_: Any) -> None:
+    context.decision.actions.append(LookAt("n1"))
+    context.decision.wake(NOW)
+    raise KeyError(one.metadata.name)
+
+
+def test_a_claim_that_cannot_be_decided_stops_no_other_and_keeps_its_nodes() -> None:
+    """Half of what it wanted is not done, the gang has no second claim, and the younger claim takes another node."""
+    held = HeldNode("n1", "node-n1", NOW, NOW)
+    broken = claim("old", phase=Phase.CORDONING, held=[held], created=1, gang=ref("one"))
+    other = claim("new", created=2, gang=ref("two"))
+    seen = view(node("n1"), node("n2"), members(1, gang="one"), members(1, gang="two"), broken, other)
+    with patch.object(lifecycle, "upkeep", asks_and_breaks):
+        decision = decide(seen, {}, {}, NOW, Timing())
+    assert {uid: repr(error) for uid, error in decision.failed.items()} == {broken.metadata.uid: "KeyError('old')"}
+    (planned,) = decision.actions
+    assert isinstance(planned, WriteStatus)
+    assert (planned.claim, planned.status.node_names) == (other, "n2")
+    assert decision.wake_at != NOW, "it does not keep the loop awake either"
+    assert not decide(seen, {}, {}, NOW, Timing()).failed
+
+
+def test_a_waiting_claim_that_cannot_be_decided_lets_the_younger_one_take_the_node() -> None:
+    broken, other = claim("old", created=1, gang=ref("one")), claim("new", created=2, gang=ref("two"))
+    seen = view(node("n1"), members(1, gang="one"), members(1, gang="two"), broken, other)
+    found = lifecycle.choose
+
+    def breaks(view_: View, one: WholeNodeClaim, *rest: Any, **more: Any) -> Choice:
+        if one is broken:
+            raise ZeroDivisionError
+        return found(view_, one, *rest, **more)
+
+    with patch.object(lifecycle, "choose", breaks):
+        decision = decide(seen, {}, {}, NOW, Timing())
+    assert (set(decision.failed), set(decision.choices)) == ({broken.metadata.uid}, {other.metadata.uid})
+    (planned,) = decision.actions
+    assert isinstance(planned, WriteStatus)
+    assert (planned.claim, planned.status.node_names) == (other, "n1")

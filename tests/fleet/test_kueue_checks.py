@@ -10,7 +10,7 @@ from fleet.reasons import Reason
 from fleet.resources import Phase
 from tests.fleet.admissions import Queued, check, entry_of, flavor, pod_set, replace, workload
 from tests.fleet.builders import agreement, node, owned, pod
-from tests.fleet.scenes import all_bound, in_phase, small
+from tests.fleet.scenes import EVICT, all_bound, in_phase, small
 
 
 def scene(nodes: int = 2, each: int = 3, **more: object) -> Queued:
@@ -240,9 +240,50 @@ def hostname(*names: str) -> dict[str, object]:
 def test_k16_a_flavor_with_topology_has_chosen_the_node() -> None:
     play = Queued()
     play.add(node(f"n{i}", labels={"kubernetes.io/hostname": f"n{i}"}) for i in (1, 2, 3))
-    play.queue(workload("train", pod_set(count=2), topology={"main": hostname("n2", "n3")}))
-    play.run(30, lambda: "Ready" in play.states())
+    two = pod_set(count=2, tolerations=(Toleration(CLAIM_KEY, "Exists"),))
+    play.queue(workload("train", two, topology={"main": hostname("n2", "n3")}))
+    play.run(30, lambda: all_bound(play))
     assert play.the_claim().status.node_names == "n2,n3"
+    assert play.where("train") == ["n2", "n3"]
+
+
+@pytest.mark.parametrize(
+    "tolerated",
+    [(), (Toleration(CLAIM_KEY, "Equal", "another"),), (Toleration(CLAIM_KEY, "Exists", effect="NoExecute"),)],
+)
+def test_k16_pods_that_kueue_would_fail_for_our_taint_are_told_so_and_no_node_is_held(
+    tolerated: tuple[Toleration, ...],
+) -> None:
+    play = scene(2)
+    play.nodes.update((f"n{i}", node(f"n{i}", labels={"kubernetes.io/hostname": f"n{i}"})) for i in (1, 2))
+    play.queue(workload("train", pod_set(tolerations=tolerated), topology={"main": hostname("n1")}))
+    play.run(60)
+    claim = play.the_claim()
+    assert (claim.status.phase, claim.status.reason) == (Phase.PENDING, Reason.NOT_TOLERATED)
+    assert play.states() == ["Pending"], "said once"
+    assert play.evicted() == []
+    assert play.marked() == []
+    assert play.writes < 6, "nothing goes round in circles"
+
+
+def test_k16_with_a_topology_of_racks_kueue_fails_nobody() -> None:
+    play = Queued().add(node(f"n{i}", labels={"rack": "r1"}) for i in (1, 2))
+    racks = {**hostname("r1"), "levels": ["rack"]}
+    play.queue(workload("train", topology={"main": racks}))
+    play.run(30, lambda: all_bound(play))
+    assert play.the_claim().status.node_names == "n1"
+
+
+def test_k16_without_our_check_a_pod_behind_our_gate_is_not_given_a_node_that_kueue_would_fail_it_for() -> None:
+    play = Queued().add(node("n1", labels={"kubernetes.io/hostname": "n1"}))
+    play.queue(workload("train", entries=(), true=("Admitted",), topology={"main": hostname("n1")}))
+    notes = {**EVICT, "kueue.x-k8s.io/workload": "train"}
+    waits = pod("train-0", 8, ns="team-b", notes=notes, gates=(CLAIM_KEY,), owner=owned("Job", "train"))
+    play.add(waits).run(30)
+    claim = play.the_claim()
+    assert (claim.status.phase, claim.status.reason) == (Phase.PENDING, Reason.NOT_TOLERATED)
+    assert play.marked() == []
+    assert "train-0" in {one.metadata.name for one in play.pods.values()}
 
 
 def test_k16_a_node_of_the_wrong_pool_is_a_stable_reason_and_nothing_is_reserved() -> None:

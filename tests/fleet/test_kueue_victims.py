@@ -9,20 +9,32 @@ from fleet.actions import Answer, Decision, Evict, EvictionAnswer, ResumeWorkloa
 from fleet.agreements import Consent, Verdict
 from fleet.costs import gang_loss, victims_of
 from fleet.kueue.disruptions import shortage
-from fleet.kueue.objects import DEACTIVATED_FOR, GATE, MANAGED, WORKLOAD
+from fleet.kueue.objects import DEACTIVATED_FOR, GATE, MANAGED, WORKLOAD, PodSet, Workload, WorkloadSpec
 from fleet.kueue.victims import leaving, workload_of
+from fleet.limits import drain_limit
 from fleet.names import GANG, GANG_MIN_SIZE, GANG_SIZE, JOBSET_UID, KUEUE_POD_GROUP
 from fleet.objections import objections
-from fleet.objects import BudgetSpec, BudgetStatus, DisruptionBudget, LabelSelector, Metadata
+from fleet.objects import (
+    BudgetSpec,
+    BudgetStatus,
+    DisruptionBudget,
+    LabelSelector,
+    Metadata,
+    OwnerReference,
+    Pod,
+    Requirement,
+)
 from fleet.occupants import occupants
 from fleet.planning import choose
 from fleet.regret import Regret
-from fleet.resources import Budget, Outcome, Phase
+from fleet.resources import Budget, Checkpoint, Outcome, Phase
+from fleet.statuses import entered_at
 from fleet.upkeep import Context
 from tests.fleet.builders import agreement, at, claim, job, node, owned, pod, view
 from tests.fleet.kueue import Kueue, kueue_job, with_conditions, workload
 from tests.fleet.scenes import all_bound, gang
 from tests.fleet.simulation import Simulation
+from tests.fleet.world import replace
 
 NAMES = [f"train4-{index}" for index in range(4)]
 
@@ -373,19 +385,57 @@ def test_k11_a_pod_that_does_not_go_keeps_the_node_whatever_its_workload_says() 
     assert all_bound(scene)
 
 
-def test_k17_a_group_of_plain_pods_is_stopped_as_a_whole() -> None:
+def plain_group(*nodes: str, **more: Any) -> list[Any]:
+    """Plain pods on these nodes that are one group, and their Workload."""
     group = [
-        pod(f"g-{index}", on=on, grace=2, labels={KUEUE_POD_GROUP: "g", MANAGED: "true"})
-        for index, on in enumerate(["n1", "s1", "s2"])
+        pod(f"g-{index}", on=on, grace=2, labels={KUEUE_POD_GROUP: "g", MANAGED: "true"}, **more)
+        for index, on in enumerate(nodes)
     ]
-    owners = tuple(owned("Pod", one.metadata.name, one.metadata.uid) for one in group)
+    owners = tuple(OwnerReference("Pod", one.metadata.name, one.metadata.uid) for one in group)
     of = workload("g")
-    of = of.__class__(Metadata("g", "team-v", uid="wl-g", owner_references=owners), of.spec, of.status)
-    scene = fleet(group, of, agreement())
+    spec = WorkloadSpec(pod_sets=(PodSet(count=len(group)),))
+    return [group, Workload(Metadata("g", "team-v", uid="wl-g", owner_references=owners), spec, of.status)]
+
+
+def test_k17_a_group_of_plain_pods_is_stopped_as_a_whole() -> None:
+    scene = fleet(plain_group("n1", "s1", "s2"), agreement())
     scene.run(40, until=lambda: all_bound(scene))
     assert all_bound(scene)
     assert len(stops(scene)) == 1
     assert scene.evicted() == ["g-0", "g-1", "g-2"]
+
+
+def test_k17_a_group_that_nobody_replaces_stays_inactive_and_holds_no_quota() -> None:
+    scene = fleet(plain_group("n1", "s1"), agreement(), admits_after=0.5)
+    scene.run(40, until=lambda: all_bound(scene))
+    scene.go_on(5)
+    written = scene.writes
+    scene.go_on(60)
+    of = scene.workloads["wl-g"]
+    assert not of.active
+    assert not of.is_true("QuotaReserved")
+    assert scene.writes == written, "it is not written to again and again"
+
+
+@pytest.mark.parametrize("leftover", ["Failed", None])
+def test_k17_when_all_its_pods_are_replaced_it_is_queued_again(leftover: str | None) -> None:
+    scene = fleet(plain_group("n1", "s1"), agreement())
+    scene.run(40, until=lambda: all_bound(scene))
+    labels = {KUEUE_POD_GROUP: "g", MANAGED: "true"}
+    if leftover:
+        scene.add(pod("left", on="n1", phase=leftover, labels=labels))
+    scene.add(pod("new-0", labels=labels, gates=(GATE,))).go_on(3)
+    assert resumed(scene) == []
+    scene.add(pod("new-1", labels=labels, gates=(GATE,))).go_on(3)
+    assert resumed(scene) == ["g"]
+    assert scene.workloads["wl-g"].active
+
+
+def test_k17_a_group_whose_pods_somebody_controls_is_queued_again_at_once() -> None:
+    scene = fleet(plain_group("n1", "s1", owner=owned("StatefulSet", "web")), agreement())
+    scene.pods["behind"] = pod("g-2", uid="behind", labels={KUEUE_POD_GROUP: "g"}, owner=owned("StatefulSet", "web"))
+    scene.run(40, until=lambda: bool(resumed(scene)))
+    assert resumed(scene) == ["g"]
 
 
 # What else may happen to the Workload
@@ -627,3 +677,58 @@ def test_k08_whom_kueue_has_been_told_to_stop_stays_a_victim_when_the_drain_give
     scene.go_on(8)
     assert "DrainTimedOut" in reasons(scene)
     assert sorted(one.name for one in scene.the_claim().status.victims) == NAMES
+
+
+@pytest.mark.parametrize(("elsewhere", "more_seconds"), [("5m", 300), ("10s", 30)])
+def test_k07_a_drain_waits_for_the_longest_checkpoint_of_all_that_go_with_the_job(
+    elsewhere: str, more_seconds: int
+) -> None:
+    """The pod on the node has half a minute to save, its fellow on another node as long as its own agreement says."""
+    here, there, *rest = kueue_job("j", "n1", "s1", started=-100)
+    assert isinstance(there, Pod)
+    there = replace(there, metadata=replace(there.metadata, labels={"role": "saver"}))
+    saver = LabelSelector({"role": "saver"})
+    others = LabelSelector(match_expressions=(Requirement("role", "DoesNotExist"),))
+    terms = [
+        agreement("short", select=others, checkpoint=Checkpoint(request=True, timeout="30s")),
+        agreement("long", select=saver, checkpoint=Checkpoint(request=True, timeout=elsewhere)),
+    ]
+    scene = fleet(here, there, rest, terms)
+    scene.run(2, until=lambda: bool(scene.the_claim().status.nodes) and scene.the_claim().status.phase == "Draining")
+    claimed = scene.the_claim()
+    began = entered_at(claimed.status, Phase.CORDONING)
+    assert began is not None
+    late = began + scene.timing.drain_timeout + timedelta(seconds=1)
+    context = Context(scene.view(), {}, {}, late, scene.timing, Decision())
+    assert drain_limit(context, claimed) == began + scene.timing.drain_timeout + timedelta(seconds=more_seconds)
+
+
+def test_k07_consent_that_ends_after_the_stop_is_too_late_and_the_job_comes_back_once() -> None:
+    scene = fleet(four_pods(), agreement(), admits_after=0.5)
+    withdrawn: list[float] = []
+
+    def withdraw(action: Any) -> None:
+        if isinstance(action, StopWorkload):
+            scene.agreements.clear()
+            withdrawn.append(scene.seconds)
+
+    scene.after = withdraw
+    scene.run(60, until=lambda: all_bound(scene))
+    scene.go_on(3)
+    assert len(withdrawn) == 1
+    assert all_bound(scene)
+    assert scene.evicted() == NAMES
+    assert resumed(scene) == ["job-train4"]
+    assert scene.workloads["wl-job-train4"].active
+    assert {one.status.outcome for one in scene.records.values()} == {Outcome.STOPPED}
+
+
+def test_k08_killed_after_every_write_the_job_is_stopped_once_and_queued_again() -> None:
+    scene = fleet(four_pods(), agreement(), kill_always=True)
+    scene.run(90, until=lambda: all_bound(scene))
+    scene.go_on(3)
+    assert scene.kills > 10
+    assert scene.evicted() == NAMES
+    assert len(stops(scene)) == 1
+    assert scene.workloads["wl-job-train4"].active
+    assert scene.marked() == []

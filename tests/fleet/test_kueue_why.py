@@ -7,9 +7,9 @@ from fleet.reasons import Reason
 from fleet.wants import unready
 from fleet.why.explain import explain
 from fleet.why.explanations import Told, Wait, Workload
-from tests.fleet.admissions import Queued, group, of_group, replace
-from tests.fleet.builders import at, claim, node, ref, view
-from tests.fleet.scenes import small
+from tests.fleet.admissions import Queued, group, of_group, replace, workload
+from tests.fleet.builders import at, claim, node, pod, ref, view
+from tests.fleet.scenes import EVICT, small
 
 RESERVED = (
     Condition("QuotaReserved", "True", "QuotaReserved", "ok"),
@@ -48,3 +48,15 @@ def test_a_pod_of_kueue_s_that_is_pinned_for_good_is_told_what_helps() -> None:
     assert said is not None
     assert said[0] is Reason.PINNED
     assert said[1].endswith("spec.active of Workload job-train-1 false, then true")
+
+
+def test_k16_a_pod_that_kueue_s_topology_keeps_from_every_node_is_told_so_even_if_all_nodes_are_full() -> None:
+    play = Queued().add(node("n1", labels={"kubernetes.io/hostname": "n1"}), small(8, "n1"))
+    values = {"individual": {"roots": ["n1"]}}
+    on_host: dict[str, object] = {"levels": ["kubernetes.io/hostname"], "slices": [{"valuesPerLevel": [values]}]}
+    play.queue(workload("train", entries=(), true=("Admitted",), topology={"main": on_host}))
+    waits = pod("train-0", 8, ns="team-b", notes={**EVICT, WORKLOAD: "train"}, gates=(CLAIM_KEY,))
+    play.add(waits).run(5)
+    seen = explain(play.view(), waits, Told(), play.now)
+    assert seen.reason == Reason.NOT_TOLERATED
+    assert "tolerate wholenode.io/claim (operator Exists)" in seen.text

@@ -72,6 +72,18 @@ def test_a_whole_node_pod_and_a_pod_without_cards_are_not_steered_by_fullness() 
     assert preferred(pod("web", 0), SMALL, *nodes, pod("p", 6, on="a")) == ["a", "b"]
 
 
+def test_pods_that_come_faster_than_they_are_seen_to_land_touch_one_lent_node_and_not_all() -> None:
+    """Nothing of the first is known when the second is asked about; the scheduler itself knows when a node is full."""
+    lent, own = [node(name, "big") for name in ("b2", "b1", "b3")], [node(name, "small") for name in ("s2", "s1")]
+    yes = agreement(ns="team-v")
+    assert preferred(pod("one"), LENT, yes, *lent) == ["b1"]
+    assert preferred(pod("two"), LENT, yes, lent[0], lent[2]) == ["b2"], "once b1 is full it is not asked about"
+    assert preferred(pod("one"), SMALL, *own) == ["s2", "s1"], "nothing is to be kept whole there"
+    shared = [shared_node(name, "big") for name in ("h2", "h1")]
+    assert preferred(tenth(), LENT, yes, *shared) == ["h1"]
+    assert preferred(refused(tenth()), LENT, yes, *shared) == ["h2", "h1"]
+
+
 def test_shares_go_to_cards_in_use_before_untouched_cards_before_untouched_nodes() -> None:
     dirty_card, dirty_node, idle = (shared_node(name) for name in ("dirty-card", "dirty-node", "idle"))
     partly = sharing("p", "dirty-card", {0: (2456, 10)})

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kwok.admin import Object, path_of
-from kwok.queues import QUEUE
 from kwok.readings import chosen_nodes, node_of, uid
-from kwok.workloads import Manifest, make_pod
+from kwok.workloads import QUEUE, Manifest, make_pod
 from tests.e2e.desk import CLAIM, Desk
 from tests.e2e.ground import HELD_OPEN_SECONDS, VACATE
 

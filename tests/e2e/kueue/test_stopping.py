@@ -15,7 +15,7 @@ from kwok.queues import API_VERSION, pod_group, priority_class, queued_job, queu
 from kwok.readings import chosen_nodes, ended, node_of, uid
 from kwok.stages import TERM_DELAY
 from tests.e2e.behind import controller_behind, start_again
-from tests.e2e.desk import STOPPED_FOR, WORKLOADS, Desk, entry
+from tests.e2e.desk import STOPPED_FOR, Desk, entry
 from tests.e2e.drains import lent
 from tests.e2e.ground import Ground
 
@@ -166,14 +166,15 @@ async def test_k09_a_single_pod_of_kueue_is_evicted_and_kueue_lets_it_go(desk: D
     assert not [one for name in ("first", "second") for one in desk.of(name) if one["spec"].get("active") is False]
 
 
-async def test_k17_a_group_of_plain_pods_is_stopped_as_a_whole(desk: Desk) -> None:
+async def test_k17_a_group_of_plain_pods_is_stopped_as_a_whole_and_comes_back_when_its_pods_are_replaced(
+    desk: Desk,
+) -> None:
     ground = desk.ground
-    first, second = await lent(ground, 2)
-    await desk.queue("small", 8)
+    await lent(ground, 2)
+    await desk.queue("small", 10)
     await desk.queue("big", 8, checked=True)
-    group = pod_group("pair", ground.namespace, 2, queue="small", cards=1)
-    for pod, node in zip(group, (first, second), strict=True):
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    group = pod_group("pair", ground.namespace, 2, queue="small", cards=5, node_selector=ground.fleet.selector)
+    for pod in group:
         await desk.admin.create(pod)
     await ground.until(lambda: ground.runs("pair-0") and ground.runs("pair-1"))
     deaths = Deaths(ground)
@@ -183,8 +184,18 @@ async def test_k17_a_group_of_plain_pods_is_stopped_as_a_whole(desk: Desk) -> No
     await ground.until(lambda: all(ended(pod) for pod in ground.pods("pair").values()))
     assert stops(desk, "pair") == 1
     assert not deaths.evicted
-    found = await desk.admin.list(WORKLOADS.format(ground.namespace))
-    assert all(one["spec"].get("active") is not False for one in found), json.dumps(found)
+
+    # Nobody has: it holds no quota. With one of two it cannot start either.
+    await desk.until(lambda: desk.is_("pair", "Evicted") and not desk.is_("pair", "QuotaReserved"))
+    await lent(ground, 1)
+    for number, pod in enumerate(group):
+        assert desk.now("pair")["spec"]["active"] is False
+        assert not desk.is_("pair", "QuotaReserved")
+        pod["metadata"]["name"] = f"again-pair-{number}"
+        await desk.admin.create(pod)
+    await ground.until(lambda: ground.runs("again-pair-0") and ground.runs("again-pair-1"))
+    assert STOPPED_FOR not in desk.now("pair")["metadata"].get("annotations", {})
+    assert stops(desk, "pair") == 1
 
 
 async def test_k07_records_name_every_pod_that_goes_with_the_job(desk: Desk) -> None:

@@ -1,9 +1,11 @@
 """Taints, pods past the scheduler, node locks, agreements, our own parts; and how a report is put together."""
 
+import textwrap
 from dataclasses import replace
 
 import msgspec
 import pytest
+import yaml
 
 from fleet.doctor import bypass, consent, locks, own, taints
 from fleet.doctor.checkup import Definition, LeaseSeen, Program, Seen, TaintWriter
@@ -115,6 +117,13 @@ def test_namespaces_that_have_not_agreed() -> None:
     assert not codes(consent.check(seen(nodes, pods, agreement(ns="team-v"), agreement(ns="team-w"))))
 
 
+@pytest.mark.parametrize(("now", "verdict"), [(314, Verdict.WARNING), (315, Verdict.PROBLEM)])
+def test_a_claim_that_is_patient_yet_needs_nobody(now: float, verdict: Verdict) -> None:
+    patient = claim(created=0, patience="5m")
+    found = consent.check(seen(node("n"), pod("a", on="n", ns="team-w"), patient, now=now))
+    assert only(found, Code.NO_AGREEMENT).verdict is verdict
+
+
 def test_void_agreements_and_pools_that_are_never_vacated() -> None:
     expired = consent.check(seen(node("n"), pod("a", on="n"), agreement(expires=60)))
     assert codes(expired) == {Code.VOID_AGREEMENT, Code.NO_AGREEMENT}
@@ -150,6 +159,17 @@ def test_our_own_parts_in_order() -> None:
     assert healthy(definitions=()) == set()
 
 
+def test_fixes_can_be_copied_as_they_stand() -> None:
+    """Each line of a fix is indented where it is shown: the end of a here-document would not be seen."""
+    pools = only(own.check(seen(node("n"), kueue={"pools": ()})), Code.POOL_EMPTY).fix
+    made = yaml.safe_load(textwrap.indent(pools.partition("\n")[2], "    "))
+    assert (made["kind"], made["spec"]["accepts"]) == ("GPUPool", "WholeNode")
+    labels = {"app.kubernetes.io/part-of": "wholenode"}
+    ours = Program("elsewhere/wholenode-extender", "extender", "wholenode", (), labels)
+    gate = only(own.check(seen(node("n"), gates=(), programs=(ours,))), Code.NO_GATE).fix
+    assert "--namespace elsewhere " in gate
+
+
 def test_our_own_parts_out_of_order() -> None:
     assert healthy(definitions=defined("topologyKey")) == {Code.OLD_CRD}
     assert healthy(definitions=defined()[:3]) == {Code.OLD_CRD}
@@ -164,6 +184,10 @@ def test_our_own_parts_out_of_order() -> None:
     assert healthy(kueue={"checks": (our_check(),)}, queues=(queue(), queue("b", active=False))) == {
         Code.QUEUE_INACTIVE
     }
+    old_kueue = Definition("workloads.kueue.x-k8s.io", frozenset({"v1beta1"}), frozenset(), frozenset())
+    assert healthy(definitions=(*defined(), old_kueue)) == {Code.OLD_KUEUE}
+    both = replace(old_kueue, served=frozenset({"v1beta1", "v1beta2"}))
+    assert healthy(definitions=(*defined(), both)) == set()
     assert healthy(absent=frozenset({"gpupools"})) == {Code.NOT_INSTALLED}
     labels = {"app.kubernetes.io/part-of": "wholenode"}
     half = Program("ns/wholenode-extender", "extender", "wholenode", (), labels, 2, 1)

@@ -3,7 +3,8 @@
 from fleet.doctor.findings import Code, Verdict
 from fleet.doctor.policy import check
 from fleet.hami import ALLOCATED, BOOKED_NODE
-from tests.fleet.builders import node, pod, pool, view
+from fleet.resources import Drain
+from tests.fleet.builders import agreement, node, pod, pool, view
 from tests.fleet.doctor.pictures import OURS, codes, config, hami_program, only, placed, seen
 from tests.fleet.shares import asking, shared_node, sharing
 
@@ -34,6 +35,27 @@ def test_half_full_and_spread() -> None:
     """Twice the nodes that are needed are not in use, yet none is whole."""
     pods = [placed(f"p{index}", f"n{index % 50:02}", bound=index) for index in range(250)]
     assert only(check(seen(PLAIN, pods, now=600)), Code.NO_WHOLE_NODE).verdict is Verdict.PROBLEM
+
+
+def test_nodes_that_can_be_vacated_under_agreements_are_a_warning() -> None:
+    """Whole-node jobs get nodes all the same; as soon as one of a node's teams has not agreed, they do not."""
+    nodes = [node(f"n{index:02}") for index in range(10)]
+    pods = [pod(f"p{index}", 1, on=f"n{index:02}", ns="team-v") for index in range(10)]
+    lent = only(check(seen(nodes, pods, pool(), agreement(ns="team-v"))), Code.NO_WHOLE_NODE)
+    assert (lent.verdict, lent.evidence["nodesToVacate"]) == (Verdict.WARNING, 10)
+    assert "; 10 can be vacated under agreements" in lent.summary
+    others = [pod(f"o{index}", 1, on=f"n{index:02}", ns="team-x") for index in range(10)]
+    for picture in (
+        seen(nodes, pods, others, pool(), agreement(ns="team-v")),
+        seen(nodes, pods, pool(drain=Drain.DISABLED), agreement(ns="team-v")),
+    ):
+        assert only(check(picture), Code.NO_WHOLE_NODE).verdict is Verdict.PROBLEM
+
+
+def test_a_scoring_that_is_no_name_does_not_pack() -> None:
+    args = {"scoringStrategy": {"type": ["MostAllocated"]}}
+    profiles = [{"schedulerName": "a", "pluginConfig": [{"name": "NodeResourcesFit", "args": args}]}]
+    assert codes(check(seen(PLAIN, scheduler_configs=(config(profiles=profiles),)))) == {Code.SPREADING_POLICY}
 
 
 def test_the_trend_says_how_it_was_before_the_latest_pods_came() -> None:

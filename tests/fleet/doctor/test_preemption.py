@@ -28,7 +28,23 @@ def test_admitted_and_no_node_is_whole() -> None:
     assert found.verdict is Verdict.PROBLEM
     assert found.evidence["admittedWithoutNode"] == ["team-a/big"]
     assert found.evidence["workloadsEvicted"] == 3
-    assert "admissionChecks: [{name: vacate, onFlavors: [cards]}]" in found.fix
+    assert "admissionChecks: [{name: vacate-node, onFlavors: [cards]}]" in found.fix
+    assert "kind: AdmissionCheck" in found.fix
+
+
+def test_the_fix_names_the_check_that_is_there() -> None:
+    kueue = {"flavors": (flavor(),), "checks": (our_check("ours"),)}
+    fix = only(check(seen(NODES, kueue=kueue, queues=(queue(reclaim="Any"),))), Code.RECLAIM_WITHOUT_TOPOLOGY).fix
+    assert "admissionChecks: [{name: ours, onFlavors: [cards]}]" in fix
+    assert "kind: AdmissionCheck" not in fix
+
+
+def test_a_job_whose_victims_are_still_ending_does_not_wait_in_vain() -> None:
+    kueue = {"flavors": (flavor(),), "workloads": (ADMITTED,)}
+    new = pod("big-0", 8, ns="team-a", notes={WORKLOAD: "big"}, created=590)
+    for now, code in ((600, Code.RECLAIM_WITHOUT_TOPOLOGY), (606, Code.RECLAIMED_IN_VAIN)):
+        picture = seen(NODES, SMALL, new, kueue=kueue, queues=(queue(reclaim="Any"),), now=now)
+        assert codes(check(picture)) == {code}
 
 
 def test_the_pod_is_found_by_its_job_too() -> None:

@@ -1,6 +1,10 @@
 """Quota unit: memory, slots and cards, with the arithmetic."""
 
+import re
+from dataclasses import replace
+
 import pytest
+import yaml
 
 from fleet.doctor.checkup import Cohort, CohortSpec, KueueConfiguration, KueueResources, Transformation
 from fleet.doctor.findings import Code, Verdict
@@ -44,6 +48,30 @@ def test_a_quota_of_ten_cards_in_memory_lets_in_three_jobs_of_eight() -> None:
     }
     assert "counts 80000 is admitted 3 times (245640 / 80000), which is 24 cards" in found.summary
     assert "nominalQuota: 10" in found.fix
+
+
+def test_a_request_that_is_like_a_made_up_one_is_told_once() -> None:
+    ours = queue(quotas={MEMORY: 10 * CARD_MIB})
+    job = workload("j", asking(8), said=("QuotaReserved", "Admitted"))
+    picture = seen(FLEET, kueue={"flavors": (flavor(),), "workloads": (job,)}, queues=(ours,), kueue_config=BLIND)
+    told = only(check(picture), Code.QUOTA_IN_MEMORY).evidence["requests"]
+    assert [(one["countsForOne"], one["workloads"]) for one in told] == [(0, 1), (8 * (CARD_MIB // 3), 0)]
+
+
+def test_the_fix_keeps_what_else_the_queue_covers() -> None:
+    ours = queue(quotas={"cpu": "64", MEMORY: 10 * CARD_MIB, "memory": "4Ti"})
+    fix = only(
+        check(seen(FLEET, kueue={"flavors": (flavor(),)}, queues=(ours,), kueue_config=BLIND)), Code.QUOTA_IN_MEMORY
+    ).fix
+    [_, text, config] = re.split(r"^(?=resource)", fix, flags=re.MULTILINE)
+    [group] = yaml.safe_load(text.partition("\nand have")[0])["resourceGroups"]
+    assert group["coveredResources"] == ["cpu", "memory", CARD]
+    assert [(one["name"], one["nominalQuota"]) for one in group["flavors"][0]["resources"]] == [
+        ("cpu", 64),
+        ("memory", "4Ti"),
+        (CARD, 10),
+    ]
+    assert all(one["outputs"] == {} for one in yaml.safe_load(config)["resources"]["transformations"])
 
 
 def test_a_request_for_whole_cards_counts_nothing_in_memory() -> None:
@@ -129,6 +157,20 @@ def test_what_no_quota_covers_is_never_admitted() -> None:
     found = [one for one in check(picture) if one.code is Code.UNCOVERED_RESOURCE]
     assert [one.evidence["resource"] for one in found] == ["nvidia.com/gpucores", "nvidia.com/gpumem"]
     assert found[0].evidence["workloads"] == ["team-a/j"]
+
+
+def test_what_is_not_covered_is_a_guess_where_the_configuration_is_hidden() -> None:
+    picture = seen(
+        FLEET,
+        kueue={"flavors": (flavor(),), "workloads": (workload("j", asking(1, memory=2456)),)},
+        queues=(queue(),),
+        local_queues={("team-a", "q"): "team-a"},
+    )
+    found = only(check(picture), Code.UNCOVERED_RESOURCE)
+    assert found.verdict is Verdict.WARNING
+    assert "was not found" in found.summary
+    known = replace(picture, kueue_config=KueueConfiguration())
+    assert only(check(known), Code.UNCOVERED_RESOURCE).verdict is Verdict.PROBLEM
 
 
 @pytest.mark.parametrize("strategy", ["IgnoreUndeclared", "BlockUndeclared"])

@@ -1,5 +1,7 @@
 """Rate limits: recognised from what was placed while others waited, with and without the flags."""
 
+import pytest
+
 from fleet.doctor.checkup import Seen
 from fleet.doctor.findings import Code, Verdict
 from fleet.doctor.rates import check
@@ -109,6 +111,20 @@ def test_a_plain_scheduler_has_fewer_calls_a_pod() -> None:
     bound = [placed(f"b{index}", f"n{index // 8}", bound=index * 2 + 1) for index in range(20)]
     found = only(check(seen(plain, bound, [pod(f"w{index}") for index in range(5)], now=40)), Code.CLIENT_RATE_LIMIT)
     assert found.evidence["callsPerPod"] == 2
+
+
+@pytest.mark.parametrize(("qps", "shown"), [(0, [50.0]), (-1, []), (20, [20.0])])
+def test_no_limit_and_a_limit_of_nought_are_read_as_clients_read_them(qps: float, shown: list[float]) -> None:
+    configs = (config(clientConnection={"qps": qps, "burst": 0}),)
+    [found] = check(seen(NODES, scheduler_configs=configs))
+    assert found.code is Code.FINE
+    assert [one["qps"] for one in found.evidence["limits"]] == shown
+
+
+@pytest.mark.parametrize(("flag", "shown"), [("0", [5.0]), ("-1", []), ("nan", [5.0]), ("20", [20.0])])
+def test_hamis_flags_likewise(flag: str, shown: list[float]) -> None:
+    [found] = check(seen(NODES, programs=(hami_program(f"--kube-qps={flag}"),)))
+    assert [one["qps"] for one in found.evidence["limits"]] == shown
 
 
 def test_an_old_binding_is_not_of_this_wait() -> None:

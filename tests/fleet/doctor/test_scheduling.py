@@ -17,8 +17,81 @@ from tests.fleet.shares import shared_node
 Entry = Mapping[str, Any]
 
 
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "where"),
+    [
+        ("password: hush: hush\n", "line 3, column 15"),
+        ("\tpassword: hush\n", "line 3, column 1"),
+        ("password: !hush hush\n", "line 3, column 11"),
+        ("born: 2026-99-99\n", "cannot be read"),
+        (f"big: {'9' * 5000}\n", "cannot be read"),
+        (f"deep: {'[' * 2000}{']' * 2000}\n", "too deeply"),
+        ("nothing: \0\n", "cannot be read"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_said_to_be_so_and_is_not_shown(rest: str, where: str) -> None:
+    found = scheduler_configs("f", HEAD + rest)
+    [one] = check(seen(scheduler_configs=found))
+    assert (one.code, one.verdict) == (Code.UNREADABLE, Verdict.PROBLEM)
+    assert where in one.summary
+    assert "hush hush" not in one.summary
+    assert ": hush" not in one.summary
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/sh\ncat <<EOF\n" + HEAD + "EOF\n", "Write a KubeSchedulerConfiguration: so: so"]
+)
+def test_a_text_that_only_speaks_of_one_is_none(text: str) -> None:
+    assert scheduler_configs("f", text) == ()
+
+
+def test_what_is_null_is_left_out_and_what_refers_to_itself_ends() -> None:
+    text = HEAD + (
+        "percentageOfNodesToScore: 100\npodMaxBackoffSeconds: 2\nclientConnection:\nprofiles:\n"
+        "extenders:\n- {urlPrefix: http://wholenode/v1, filterVerb: filter, nodeCacheCapable: true, httpTimeout: 1s,"
+        " weight: null, tlsConfig: null}\nothers: &a [*a]\n"
+    )
+    assert codes(check(seen(scheduler_configs=scheduler_configs("f", text)))) == set()
+
+
+def test_half_a_character_is_shown_as_a_question_mark() -> None:
+    text = HEAD + 'extenders: [{urlPrefix: "http://a\\ud800/", filterVerb: f}]\n'
+    [found] = check(seen([pod("p")], scheduler_configs=scheduler_configs("f", text)))
+    assert found.evidence["asked"] == ["http://a?/"]
+
+
+def test_only_v1_is_read_by_kube_scheduler() -> None:
+    [old] = scheduler_configs("f", HEAD.replace("/v1", "/v1beta3"))
+    assert old.problem == "apiVersion: must be kubescheduler.config.k8s.io/v1"
+
+
+def test_a_profile_may_say_how_many_nodes_it_looks_at() -> None:
+    two = [{"schedulerName": "a", "percentageOfNodesToScore": 100}, {"schedulerName": "b"}]
+    assert told(OURS, percentageOfNodesToScore=50, profiles=two[:1]) == set()
+    assert told(OURS, percentageOfNodesToScore=50, profiles=two) == {Code.NODES_UNSEEN}
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    other = {"urlPrefix": "https://me:hush@hook.example.com/x", "filterVerb": "filter"}
+    found = only(check(seen(scheduler_configs=(config(HAMI, OURS, other),))), Code.EXTENDER_ORDER)
+    assert found.evidence["asked"] == ["HAMi", "wholenode", "https://hook.example.com/x"]
+
+
 def told(*extenders: Entry, **more: Any) -> set[Code]:
     return codes(check(seen(scheduler_configs=(config(*extenders, **more),))))
+
+
+@pytest.mark.parametrize("others", [(), (HAMI,)])
+def test_the_entry_that_is_missing_is_given_whole(others: tuple[Entry, ...]) -> None:
+    """Without HAMi it is for pods with cards only: all others must not wait for us when we are down."""
+    found = check(seen([pod("p")], scheduler_configs=(config(*others),)))
+    fix = only(found, Code.EXTENDER_MISSING).fix
+    [entry] = yaml.safe_load(fix.partition("\n")[2])["extenders"]
+    assert told(entry, *others) == set()
+    assert ("managedResources" in entry) == (not others)
 
 
 def test_h08_the_right_order_is_fine() -> None:
