@@ -16,7 +16,7 @@ from tests.e2e.conftest import running_plane, running_product
 from tests.e2e.desk import Desk, holds, new_desk
 from tests.e2e.ground import Ground
 
-SETTINGS = {"WHOLENODE_LEASE_SECONDS": "4", "WHOLENODE_RETRY_AFTER_SECONDS": "1", "WHOLENODE_AVOID_FOR_SECONDS": "2"}
+SETTINGS = {"WHOLENODE_LEASE_SECONDS": "8", "WHOLENODE_RETRY_AFTER_SECONDS": "1", "WHOLENODE_AVOID_FOR_SECONDS": "2"}
 NOTICED_SECONDS = 120.0
 """The controller looks every minute for kinds that were not there."""
 
