@@ -69,7 +69,7 @@ def decide(
     probes: Mapping[str, ProbeResult] = MappingProxyType({}),
 ) -> Decision:
     """All actions due at `now`. `looks` and `probes` by node name, `answers` to evictions by pod UID."""
-    decision = Decision([*resolutions(view, now, looks, answers), *resumptions(view)])
+    decision = Decision(list(resolutions(view, now, looks, answers)))
     _sweep(view, decision)
     context = Context(view, looks, answers, now, timing, decision, probes)
     reserved: dict[str, str] = {}
@@ -87,6 +87,7 @@ def decide(
     create_claims(context)
     _ungate(view, decision)
     decision.actions.extend(check_actions(view))
+    decision.actions.extend(resumptions(view, now))
     return decision
 
 

@@ -7,13 +7,19 @@ it active again: Kueue queues it anew.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
 
 from fleet.actions import ResumeWorkload
 from fleet.cards import finished, terminating
 from fleet.kueue.objects import DEACTIVATED_FOR, JOB_UID, WORKLOAD, Workload
+from fleet.marks import ENDED
 from fleet.names import JOBSET_UID, KUEUE_POD_GROUP
 from fleet.objects import Pod
 from fleet.view import View
+
+RESUMED_WITHIN: Final = timedelta(seconds=10)
+"""How long at most a job that Kueue has stopped waits to be queued again until the gang has landed."""
 
 
 def workload_of(view: View, pod: Pod) -> Workload | None:
@@ -87,20 +93,39 @@ def workloads_of(view: View, pods: Iterable[Pod]) -> frozenset[str]:
     return frozenset(one.metadata.uid for one in found if one is not None)
 
 
-def resumptions(view: View) -> Iterator[ResumeWorkload]:
+def resumptions(view: View, now: datetime) -> Iterator[ResumeWorkload]:
     """Workloads that bear our mark and may be queued again, whether the claim they were stopped for is there or not.
 
     As soon as Kueue has evicted them and their quota is free; a group of plain pods not before all of its pods have
     been replaced, which Kueue cannot do: it would be admitted with nobody alive, and hold its quota. One that somebody
     has set active himself only loses the mark. Who is inactive without our mark was made so by somebody else, and stays
     so.
+
+    Until the claim's gang has landed they wait, at most `RESUMED_WITHIN`: to start them anew is as much work for Kueue
+    as to stop them, and those it stops next, and the gang itself, would wait for that.
     """
     for workload in view.workloads.values():
-        if workload.metadata.annotation(DEACTIVATED_FOR) is None or workload.metadata.deletion_timestamp is not None:
+        claim_uid = workload.metadata.annotation(DEACTIVATED_FOR)
+        if claim_uid is None or workload.metadata.deletion_timestamp is not None:
             continue
-        stopped = workload.is_true("Evicted") and not workload.is_true("QuotaReserved")
-        if workload.active or workload.is_true("Finished") or (stopped and not lacks_pods(view, workload)):
+        if (
+            workload.active
+            or workload.is_true("Finished")
+            or (_stopped(workload) and not lacks_pods(view, workload) and not _behind(view, workload, claim_uid, now))
+        ):
             yield ResumeWorkload(workload)
+
+
+def _stopped(workload: Workload) -> bool:
+    return workload.is_true("Evicted") and not workload.is_true("QuotaReserved")
+
+
+def _behind(view: View, workload: Workload, claim_uid: str, now: datetime) -> bool:
+    claim = view.claims.get(claim_uid)
+    evicted = (one for one in workload.status.conditions or () if one.type == "Evicted")
+    since = next((one.last_transition_time for one in evicted), None)
+    acts = claim is not None and claim.status.phase not in ENDED
+    return acts and since is not None and now < since + RESUMED_WITHIN
 
 
 def lacks_pods(view: View, workload: Workload) -> int:
