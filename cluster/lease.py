@@ -105,11 +105,13 @@ class LeaseElector:
         """Wait until the lease is ours. Raises Forbidden, Invalid or NamespaceTerminating; waits out other trouble."""
         while True:
             try:
-                if await self._try_acquire():
-                    return
+                # A request that hangs must not keep a candidate waiting for longer than a dead leader would.
+                async with asyncio.timeout(self._deadline):
+                    if await self._try_acquire():
+                        return
             except (Forbidden, Invalid, NamespaceTerminating):
                 raise
-            except ClusterError as error:
+            except (ClusterError, TimeoutError) as error:
                 _LOG.debug("the lease could not be tried", extra={"path": self._path, "reason": str(error)})
             await asyncio.sleep(between(self._renew_seconds / 2, self._renew_seconds))
 

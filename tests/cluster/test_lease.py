@@ -17,13 +17,17 @@ from tests.cluster.virtual_time import run
 
 
 class LeaseServer:
-    """The Lease object of one API server; `down` loses requests, `answers_lost` loses answers to writes only."""
+    """The Lease object of one API server.
+
+    `down` loses requests, `answers_lost` loses answers to writes only, `hangs_seconds` is how long it says nothing.
+    """
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
         self.version = 0
         self.down = False
         self.answers_lost = False
+        self.hangs_seconds = 0.01
         self.writers: list[str] = []
 
     async def get(self, path: str, query: Any = None) -> bytes:
@@ -49,7 +53,7 @@ class LeaseServer:
         return self._store(body)
 
     async def _reach(self) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.hangs_seconds)
         if self.down:
             raise Unavailable("connection refused")
 
@@ -187,6 +191,19 @@ def test_an_acquisition_whose_answer_was_lost_is_recognised_as_ours() -> None:
         server.answers_lost = False
         await waiting
         assert now() < 5
+
+    run(play())
+
+
+def test_a_candidate_whose_request_hangs_asks_again_after_as_long_as_a_leader_would_be_believed() -> None:
+    async def play() -> None:
+        server = LeaseServer()
+        server.hangs_seconds = 60
+        waiting = asyncio.create_task(elector(server, "a").acquire())
+        await asyncio.sleep(1)
+        server.hangs_seconds = 0.01
+        await waiting
+        assert now() < 15
 
     run(play())
 

@@ -29,6 +29,7 @@ LISTS = (
     *(f"{OURS}/{plural}" for plural in ("gpupools", "drainagreements", "wholenodeclaims", "drainrecords")),
 )
 READER = "reader"
+KUEUE = ["workloads", "resourceflavors", "admissionchecks"]
 
 
 async def ask(kubeconfig: Path, *arguments: str, given: bytes | None = None) -> str:
@@ -64,7 +65,7 @@ async def reader(admin: Admin, plane: ControlPlane) -> Path:
     """Somebody who may list what plans look at, and nothing else."""
     lists = {"": ["nodes", "pods"], "batch": ["jobs"], "policy": ["poddisruptionbudgets"]}
     lists |= {"resource.k8s.io": ["resourceclaims"], "scheduling.k8s.io": ["podgroups"]}
-    lists |= {"scheduling.x-k8s.io": ["podgroups"]}
+    lists |= {"scheduling.x-k8s.io": ["podgroups"], "kueue.x-k8s.io": KUEUE}
     lists |= {"wholenode.io": ["gpupools", "drainagreements", "wholenodeclaims", "drainrecords"]}
     rules = [{"apiGroups": [group], "resources": names, "verbs": ["list"]} for group, names in lists.items()]
     rbac, name = "rbac.authorization.k8s.io", {"name": READER}

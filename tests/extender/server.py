@@ -97,9 +97,12 @@ class Client:
         return Answer(int(first.split()[1]), headers, await self.reader.readexactly(length))
 
     async def is_closed(self) -> bool:
-        """Wait until the server closes; whether nothing more came before."""
+        """Wait until the server closes, or cuts off what we still sent; whether nothing more came before."""
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            return await self.reader.read() == b""
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
 
     async def asks(self, question: Any) -> Any:
         """A filter question; the decoded answer of a 200."""

@@ -29,7 +29,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def running(plane: ControlPlane) -> Iterator[Kueue]:
-    """Kueue, with a queue of 16 cards."""
+    """Kueue on it, and two nodes of 8 cards."""
     kueue = Kueue(plane, frameworks=("batch/job", "pod", JOBSET))
 
     async def start() -> None:
@@ -37,7 +37,7 @@ def running(plane: ControlPlane) -> Iterator[Kueue]:
             await kueue.install(admin)
             await kueue.start()
             await create_all(admin, make_nodes(2, 8))
-            await create_all(admin, [flavor("cards"), cluster_queue("all", "cards", 16)])
+            await admin.create(flavor("cards"))
 
     asyncio.run(start())
     yield kueue
@@ -53,8 +53,8 @@ async def admin(running: Kueue, plane: ControlPlane) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def queue(admin: Admin, namespace: str) -> str:
-    """The test's namespace, with its way to the queue."""
-    await admin.create(local_queue(namespace, "all"))
+    """The test's namespace, with a queue of 16 cards of its own: nobody waits for what another test leaves."""
+    await create_all(admin, [cluster_queue(namespace, "cards", 16), local_queue(namespace, namespace)])
     return namespace
 
 
