@@ -53,7 +53,8 @@ def lodges(context: Context, claim: WholeNodeClaim, pod: Pod) -> bool:
     """Whether the pod is a lodger: it came while the node was drained, to be gone before, and keeps its word."""
     since = next((one.held_at for one in claim.status.nodes if one.name == pod.spec.node_name), None)
     started = pod.status.start_time or context.now
-    if since is None or started < since or claim.status.phase is Phase.LANDING:
+    # Pods tell when they started in whole seconds.
+    if since is None or started < since.replace(microsecond=0) or claim.status.phase is Phase.LANDING:
         return False
     return may_finish(pod, drain_limit(context, claim), context.now)
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from fleet.actions import Action, WriteStatus
+from fleet.actions import Action, Decision, Timing, WriteStatus
 from fleet.board import Refused
+from fleet.limits import lodges
 from fleet.lodgers import MARGIN, may_enter, may_finish
 from fleet.marks import taint
 from fleet.names import CLAIM_KEY, EXPECTED_RUN
@@ -14,6 +16,8 @@ from fleet.placement import judge, prefer
 from fleet.reasons import Reason
 from fleet.resources import HeldNode, Overflow, Phase, WholeNodeClaim
 from fleet.tally import Tally
+from fleet.upkeep import Context
+from fleet.view import View
 from tests.fleet.builders import T0, agreement, at, claim, node, pod, pool
 from tests.fleet.scenes import all_bound, gang, small
 from tests.fleet.simulation import Simulation
@@ -165,7 +169,7 @@ def test_when_the_drain_ends_does_not_depend_on_the_short_jobs_there() -> None:
 
 
 def test_who_was_there_before_the_drain_is_no_lodger_whatever_it_declares() -> None:
-    there = pod("short", 1, on="n1", notes={EXPECTED_RUN: "5m"}, tolerations=ASKS, grace=1)
+    there = pod("short", 1, on="n1", started=-5, notes={EXPECTED_RUN: "5m"}, tolerations=ASKS, grace=1)
     scene = Simulation().add(node("n1"), there, agreement(), gang()).run(30)
     assert scene.evicted() == ["short"]
     assert all_bound(scene)
@@ -182,3 +186,17 @@ def test_nobody_is_a_lodger_on_a_node_that_is_open_to_its_gang() -> None:
     scene.run(40)
     assert scene.evicted() == ["short"]
     assert all_bound(scene)
+
+
+def test_a_short_job_that_started_in_the_second_of_the_taint_is_a_lodger_too() -> None:
+    """Pods say in whole seconds when they started: one of 12:00:05.9 says 12:00:05, and the taint is of 12:00:05.8."""
+    there, before = (
+        pod("short", on="n1", started=when, notes={EXPECTED_RUN: "60s"}, tolerations=ASKS) for when in (5, 4)
+    )
+    acts = draining()
+    (held,) = acts.status.nodes
+    status = msgspec.structs.replace(acts.status, nodes=(msgspec.structs.replace(held, held_at=at(5.8)),))
+    acts = msgspec.structs.replace(acts, status=status)
+    context = Context(View({}, {}, {}, (), (), {}), {}, {}, at(6), Timing(), Decision())
+    assert lodges(context, acts, there)
+    assert not lodges(context, acts, before)
