@@ -174,13 +174,14 @@ def _next_to_touch(names: list[str], board: Board, tally: Tally) -> list[str]:
 
 
 def _keep_best(pod: Pod, request: Request, placement: Placement, board: Board, tally: Tally) -> None:
-    if refused_before(pod):
+    again = refused_before(pod)
+    if again:
         order = [_coarse(board.seats[name], tally.touched.get(name, 0)) for name in placement.passed]
     else:
         order = _room_order(pod, request, placement.passed, board, tally)
     best = max(order)
     kept = list(compress(placement.passed, map(best.__eq__, order)))
-    if not refused_before(pod):
+    if not again:
         kept = _next_to_touch(kept, board, tally)
     if len(kept) < len(placement.passed):
         held_back = dict.fromkeys(placement.passed, Refused.EMPTIER)

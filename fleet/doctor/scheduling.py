@@ -27,6 +27,7 @@ _OURS: Final = (
     "  ignorable: false\n"
     "  httpTimeout: 1s"
 )
+_SHORT_BACKOFF: Final = "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 2"
 _MANAGED: Final = (
     "  managedResources: [{name: nvidia.com/gpu, ignoredByScheduler: false}]   # else pods without cards ask us too,\n"
     "  # and wait when we are down, our own among them; name every pool's resourceName"
@@ -173,15 +174,13 @@ def _backoff(config: Configuration) -> Iterator[Finding]:
     first, longest = config.document.pod_initial_backoff_seconds, config.document.pod_max_backoff_seconds
     if longest < first:
         text = f"{config.source}: podMaxBackoffSeconds {longest} is below podInitialBackoffSeconds {first}"
-        fix = "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 2"
-        yield _finding(Code.LONG_BACKOFF, Verdict.PROBLEM, config, text, fix)
+        yield _finding(Code.LONG_BACKOFF, Verdict.PROBLEM, config, text, _SHORT_BACKOFF)
     elif longest > _LONGEST_BACKOFF:
         text = (
             f"{config.source}: a pod that was refused a few times is left alone for up to {longest} s, also when its "
             "node is ready"
         )
-        fix = "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 2"
-        yield _finding(Code.LONG_BACKOFF, Verdict.WARNING, config, text, fix)
+        yield _finding(Code.LONG_BACKOFF, Verdict.WARNING, config, text, _SHORT_BACKOFF)
 
 
 def _hami_settings(config: Configuration, hami: Extender) -> Iterator[Finding]:
