@@ -22,6 +22,8 @@ _REMEMBERED: Final = 4096
 _SERIES_SECONDS: Final = 360.0
 """An event of the same words is a repetition, not a new one, for so long after the last."""
 _REPEAT_EVERY_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.05
+"""Between two events: nothing waits for them, and what they tell of has more to write."""
 _OBJECT_BURST: Final = 25.0
 _OBJECT_REFILL_PER_SECOND: Final = 1 / 60
 _LOG: Final = logging.getLogger("wholenode.events")
@@ -94,6 +96,7 @@ class EventWriter:
                 _LOG.debug("an event could not be written", extra={"reason": str(error)})
             finally:
                 self._queue.task_done()
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def drain(self) -> None:
         """Wait until everything recorded so far is written or given up; `run` must be running."""

@@ -1,7 +1,10 @@
-"""How fast we write and how long we pause: a token bucket and jittered back-off."""
+"""How fast we write and how long we pause: a token bucket, a queue by rank, and jittered back-off."""
 
 import asyncio
+import contextlib
+import heapq
 import random
+from collections.abc import AsyncIterator
 
 _RANDOM = random.SystemRandom()
 
@@ -35,6 +38,52 @@ class TokenBucket:
             self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._qps)
         self._filled_at = now
         return self._tokens
+
+
+class Queue:
+    """Lets `at_once` callers go on at the same time; of those that wait the lowest rank goes next, then who came first.
+
+    Cancelling whoever waits gives the place to the next.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        if at_once < 1:
+            raise ValueError(f"at_once must be at least 1, not {at_once}")
+        self._free = at_once
+        self._came = 0
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    @contextlib.asynccontextmanager
+    async def turn(self, rank: float) -> AsyncIterator[None]:
+        """Wait for a place, and keep it as long as the block runs."""
+        await self._enter(rank)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self, rank: float) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._came += 1
+        heapq.heappush(self._waiting, (rank, self._came, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._leave()  # it was just given the place that it does not want any more
+            raise
+
+    def _leave(self) -> None:
+        """Hand the place over: it is never free while somebody waits."""
+        while self._waiting:
+            place = heapq.heappop(self._waiting)[2]
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
 
 
 def backoff(failures: int, *, base_seconds: float, cap_seconds: float) -> float:

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
+import uvloop
+
 from cluster.client import Api, connect
 from cluster.errors import LeaseLost
 from cluster.events import EventWriter
@@ -155,7 +157,8 @@ def _run(settings: Settings) -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # It says at each start that signals are not its business in a thread of its own; so it was meant.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-    asyncio.run(run(settings))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(settings))
 
 
 if __name__ == "__main__":

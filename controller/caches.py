@@ -61,8 +61,10 @@ class Caches:
         )
         self.memory = Memory()
         """What passes leave to each other; its owner is who makes them."""
+        self._on_change = on_change
+        self._picture: View | None = None
         for reflector in self._all:
-            reflector.listeners.append(lambda _old, _new: on_change())
+            reflector.listeners.append(self._changed)
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
@@ -81,6 +83,16 @@ class Caches:
     def last_sign_of_life(self) -> float:
         """Monotonic time since when the most silent of the watches has said nothing."""
         return min(reflector.last_event_at for reflector in self._all)
+
+    def _changed(self, _old: object, _new: object) -> None:
+        self._picture = None
+        self._on_change()
+
+    def picture(self) -> View:
+        """The cluster as it is cached, the same object until something changes: many writes may ask in a row."""
+        if self._picture is None:
+            self._picture = self.view({})
+        return self._picture
 
     def view(self, being_written: Mapping[str, ClaimStatus]) -> View:
         """The cluster now; claims whose status is being written (by UID) are shown as they will be.

@@ -42,7 +42,8 @@ from fleet.resources import ClaimStatus, DrainRecord, WholeNodeClaim
 
 _LOG = logging.getLogger("wholenode.controller")
 _LONGEST_SLEEP_SECONDS = 1.0
-_SHORTEST_PAUSE_SECONDS = 0.01
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_AFTER_PASS_SECONDS = 0.01, 0.05
+"""As long as the pass has kept the processor busy, within these limits: answers and watches are to be read, too."""
 _AFTER_ERROR_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two tries of a write to Kueue's objects: while its webhooks are away each of them is refused."""
@@ -68,6 +69,7 @@ class Engine:
         self._texts_at: dict[str, datetime] = {}
         self._failed: dict[str, str] = {}
         self._refused: dict[str, int] = {}
+        self._pause_seconds = 0.0
         self.progressed_at = time.monotonic()
         """Monotonic time of the last finished pass, for the liveness probe."""
 
@@ -88,7 +90,7 @@ class Engine:
                 task.cancel()
 
     def _pass(self) -> datetime | None:
-        now, started = datetime.now(UTC), time.perf_counter()
+        now, started, worked = datetime.now(UTC), time.perf_counter(), time.thread_time()
         self._caches.memory.turn()
         view = self._caches.view(self._writing)
         decision = decide(view, self._hands.looks, self._hands.answers, now, self._timing, self._hands.probes)
@@ -101,6 +103,7 @@ class Engine:
             for action in decision.actions:
                 self._start(action, now, decision)
         self.progressed_at = time.monotonic()
+        self._pause_seconds = min(_LONGEST_PAUSE_AFTER_PASS_SECONDS, time.thread_time() - worked)
         return decision.wake_at
 
     def _report(self, failed: Mapping[str, Exception], claims: Mapping[str, WholeNodeClaim]) -> None:
@@ -161,7 +164,7 @@ class Engine:
         seconds = _LONGEST_SLEEP_SECONDS
         if wake_at is not None:
             seconds = min(seconds, max(0.0, (wake_at - datetime.now(UTC)).total_seconds()))
-        await asyncio.sleep(min(_SHORTEST_PAUSE_SECONDS, seconds))
+        await asyncio.sleep(min(max(_SHORTEST_PAUSE_SECONDS, self._pause_seconds), seconds))
         try:
             async with asyncio.timeout(seconds):
                 await self._kicked.wait()

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Literal
 
 from cluster.claims import create_claim, write_status
@@ -20,6 +21,7 @@ from cluster.errors import (
 from cluster.events import EventWriter, reference
 from cluster.kueue import activate_check, resume_workload, set_check, stop_workload
 from cluster.nodes import clear, hold, release_to
+from cluster.pacing import Queue
 from cluster.pods import EvictOutcome, ask_checkpoint, evict, pods_on_node, poke, steer, ungate
 from cluster.records import create_record, resolve_record
 from controller.caches import Caches
@@ -59,6 +61,11 @@ from fleet.times import format_time
 _LOG = logging.getLogger("wholenode.controller")
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 15.0
+_BULK_AT_ONCE = 8
+"""Writes about victims under way at the same time; those for the oldest claim go first.
+
+All of them at once, for several claims, would be answered late and together, and every claim would wait for the last.
+"""
 
 
 class Hands:
@@ -84,9 +91,15 @@ class Hands:
         self.answers: dict[str, Answer] = {}
         self.evictions_paused_until: datetime | None = None
         self._refused: dict[str, int] = {}
+        self._bulk = Queue(_BULK_AT_ONCE)
 
     async def do(self, action: Action) -> None:
         """Carry out the action. Raises ClusterError; then nothing is known to have happened, and it is decided anew."""
+        rank = self._rank(action)
+        if rank is not None:
+            async with self._bulk.turn(rank):
+                await self._do_to_pod(action)
+            return
         match action:
             case WriteStatus():
                 await self._write_status(action)
@@ -107,6 +120,17 @@ class Hands:
                     self.probes[action.node.metadata.name] = await self._prober.ask(action.node)
             case _:
                 await self._do_to_pod(action)
+
+    def _rank(self, action: Action) -> float | None:
+        """Of a write about a victim, when the claim was made that it is for; others do not queue."""
+        match action:
+            case CreateRecord(claim=claim) | Evict(claim=claim) | StopWorkload(claim=claim):
+                made = claim.metadata.creation_timestamp
+                return made.timestamp() if made else 0.0
+            case ResolveRecord() | ResumeWorkload():
+                return inf  # nobody waits for it
+            case _:
+                return None
 
     async def _do_to_pod(self, action: Action) -> None:
         match action:
@@ -219,7 +243,7 @@ class Hands:
 
         def still_allowed() -> bool:
             now = datetime.now(UTC)
-            return self._may_write() and still_stands_whole(self._caches, uid, action.workload, victims, now)
+            return self._may_write() and still_stands_whole(self._caches.picture(), uid, action.workload, victims, now)
 
         try:
             written = await stop_workload(self._api, action.workload, uid, still_allowed)
@@ -240,8 +264,8 @@ class Hands:
 
     def _still_allowed(self, action: Evict, pod: Pod) -> bool:
         """An eviction may have waited its turn: the lease, the claim and the owner's word must still stand."""
-        now = datetime.now(UTC)
-        return self._may_write() and still_stands(self._caches, action.claim.metadata.uid, action.victim, pod, now)
+        view, now = self._caches.picture(), datetime.now(UTC)
+        return self._may_write() and still_stands(view, action.claim.metadata.uid, action.victim, pod, now)
 
     def _refuse(self, uid: str, text: str, retry_after_seconds: float) -> None:
         tries = self._refused.get(uid, 0)

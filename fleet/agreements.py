@@ -121,26 +121,6 @@ def queue_of(gang: Iterable[Pod]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def verdict(
-    pod: Pod,
-    beneficiary: str,
-    agreements: Iterable[DrainAgreement],
-    waiting_since: datetime,
-    now: datetime,
-    queue: str = "",
-    victims: Iterable[Pod] = (),
-) -> Verdict:
-    """What the agreements of the pod's namespace say about stopping it for a gang of namespace `beneficiary`.
-
-    `queue` is that gang's LocalQueue, which an agreement may ask for; `victims` are the pods of the victim's own gang,
-    any of which may report the checkpoint that an agreement requires. The most favourable agreement decides: of those
-    that allow it, the one that keeps the fewest replicas ready, then one that asks for no checkpoint and sets no
-    budget. If none allows it, the one that comes closest gives the reason.
-    """
-    valid = in_force(agreements, now).get(pod.metadata.namespace, ())
-    return by_agreements(pod, beneficiary, valid, waiting_since, now, queue, victims)
-
-
 def in_force(agreements: Iterable[DrainAgreement], now: datetime) -> Mapping[str, tuple[DrainAgreement, ...]]:
     """The valid agreements of each namespace, by name."""
     found: dict[str, list[DrainAgreement]] = {}
@@ -150,7 +130,7 @@ def in_force(agreements: Iterable[DrainAgreement], now: datetime) -> Mapping[str
     return {namespace: tuple(some) for namespace, some in found.items()}
 
 
-def by_agreements(
+def verdict(
     pod: Pod,
     beneficiary: str,
     valid: Iterable[DrainAgreement],
@@ -159,7 +139,13 @@ def by_agreements(
     queue: str = "",
     victims: Iterable[Pod] = (),
 ) -> Verdict:
-    """As `verdict`, where the valid agreements of the pod's namespace have been found before."""
+    """What the `valid` agreements of the pod's namespace say about stopping it for a gang of namespace `beneficiary`.
+
+    `queue` is that gang's LocalQueue, which an agreement may ask for; `victims` are the pods of the victim's own gang,
+    any of which may report the checkpoint that an agreement requires. The most favourable agreement decides: of those
+    that allow it, the one that keeps the fewest replicas ready, then one that asks for no checkpoint and sets no
+    budget. If none allows it, the one that comes closest gives the reason.
+    """
     best = Verdict(Consent.MISSING)
     given: list[tuple[int, bool, bool, Verdict]] = []
     gang = (pod, *victims)

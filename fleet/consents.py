@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from fleet.agreements import Consent, Verdict, by_agreements, queue_of
+from fleet.agreements import Consent, Verdict, queue_of, verdict
 from fleet.costs import job_of
 from fleet.gangs import gang_key
 from fleet.objects import Pod
-from fleet.resources import Outcome, WholeNodeClaim
+from fleet.resources import DrainAgreement, Outcome, WholeNodeClaim
 from fleet.spending import Spending
 from fleet.times import format_duration, parse_duration
 from fleet.view import View
@@ -29,7 +29,6 @@ class Consents:
     claim: WholeNodeClaim
     now: datetime
     queue: str
-    since: datetime
     cool_down: timedelta
     spending: Spending
     displacers: Mapping[str, datetime]
@@ -38,13 +37,11 @@ class Consents:
 
     @classmethod
     def of(cls, view: View, claim: WholeNodeClaim, now: datetime, cool_down: timedelta = timedelta(0)) -> "Consents":
-        gang = view.gang_of(claim)
         return cls(
             view,
             claim,
             now,
-            queue_of(gang.pods) if gang else "",
-            claim.metadata.creation_timestamp or now,
+            _queue(view, claim),
             cool_down,
             view.spending(now),
             _displacers(view, claim, now, cool_down),
@@ -57,24 +54,22 @@ class Consents:
         """
         known, verdicts = self._known, []
         for pod, kind in zip(pods, kinds, strict=True):
-            verdict = known.get(kind)
-            if verdict is None:
-                verdict = known[kind] = self.agreed(pod)
-            verdicts.append(verdict)
+            one = known.get(kind)
+            if one is None:
+                one = known[kind] = self.agreed(pod)
+            verdicts.append(one)
         if not self.cool_down or not (self.spending.stops or self.displacers):
             return verdicts
-        return [self._unless_cooling(pod, verdict) for pod, verdict in zip(pods, verdicts, strict=True)]
+        return [self._unless_cooling(pod, one) for pod, one in zip(pods, verdicts, strict=True)]
 
-    def _unless_cooling(self, pod: Pod, verdict: Verdict) -> Verdict:
-        until = self._cools_until(pod) if verdict.consent is Consent.GIVEN else None
-        return verdict if until is None else Verdict(Consent.COOL_DOWN, verdict.agreement, until)
+    def _unless_cooling(self, pod: Pod, agreed: Verdict) -> Verdict:
+        until = self._cools_until(pod) if agreed.consent is Consent.GIVEN else None
+        return agreed if until is None else Verdict(Consent.COOL_DOWN, agreed.agreement, until)
 
     def agreed(self, pod: Pod) -> Verdict:
         """What the agreements alone say."""
         valid = self.view.in_force(self.now).get(pod.metadata.namespace, ())
-        gang = self.view.gangs.get(self.view.gang_key_of(pod)) if valid else None
-        beneficiary, victims = self.claim.metadata.namespace, gang.pods if gang else ()
-        return by_agreements(pod, beneficiary, valid, self.since, self.now, self.queue, victims)
+        return _verdict(self.view, self.claim, pod, self.now, self.queue, valid)
 
     def _cools_until(self, pod: Pod) -> datetime | None:
         job = job_of(self.view, pod)
@@ -142,6 +137,22 @@ def _displacers(view: View, claim: WholeNodeClaim, now: datetime, cool_down: tim
     return found
 
 
-def consent(view: View, claim: WholeNodeClaim, pod: Pod, now: datetime) -> Verdict:
-    """What the agreements say about stopping the pod for this claim, now."""
-    return Consents.of(view, claim, now).agreed(pod)
+def consent(view: View, claim: WholeNodeClaim, pod: Pod, now: datetime, under: str | None = None) -> Verdict:
+    """What the agreements say about stopping the pod for this claim, now. `under`: only the one of that name."""
+    valid = view.in_force(now).get(pod.metadata.namespace, ())
+    if under is not None:
+        valid = tuple(one for one in valid if one.metadata.name == under)
+    return _verdict(view, claim, pod, now, _queue(view, claim), valid)
+
+
+def _queue(view: View, claim: WholeNodeClaim) -> str:
+    gang = view.gang_of(claim)
+    return queue_of(gang.pods) if gang else ""
+
+
+def _verdict(
+    view: View, claim: WholeNodeClaim, pod: Pod, now: datetime, queue: str, valid: tuple[DrainAgreement, ...]
+) -> Verdict:
+    gang = view.gangs.get(view.gang_key_of(pod)) if valid else None
+    since = claim.metadata.creation_timestamp or now
+    return verdict(pod, claim.metadata.namespace, valid, since, now, queue, gang.pods if gang else ())

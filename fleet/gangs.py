@@ -270,7 +270,7 @@ def gangs(
     `cardless` are live pods that make no gang of their own here, but are members of one that has others: a launcher
     without cards beside workers that have some.
     """
-    memory = memory or Memory()
+    memory = Memory() if memory is None else memory
     members: dict[str, tuple[str, GangRef, list[Pod]]] = {}
     for pod in pods:
         ref, key = known_ref(pod, jobs, memory)
@@ -291,17 +291,25 @@ def gangs(
     sizes = _Sizes(jobs, sets, dict(map(_minimum, groups)), ended)
     found: dict[str, Gang] = {}
     for key, (namespace, ref, some) in members.items():
-        if ref.kind == "Pod":
-            found[key] = memory.recall(("gang", key), _alone, some[0], ref)
+        if ref.kind in {"Pod", "Job"}:
+            found[key] = memory.recall(("gang", key), _by_itself, ref, jobs.get(ref.uid), *some)
             continue
-        some.sort(key=lambda pod: (created(pod), pod.metadata.name, pod.metadata.uid))
+        some.sort(key=_age)
         size, unsized = sizes.of(key, ref, some)
         found[key] = Gang(namespace, ref, size, tuple(some), unsized, _goes_on_with(ref, size, unsized, some))
     return found
 
 
-def _alone(pod: Pod, ref: GangRef) -> Gang:
-    return Gang(pod.metadata.namespace, ref, 1, (pod,), "", _goes_on_with(ref, 1, "", [pod]))
+def _age(pod: Pod) -> tuple[float, str, str]:
+    return created(pod), pod.metadata.name, pod.metadata.uid
+
+
+def _by_itself(ref: GangRef, job: Job | None, *pods: Pod) -> Gang:
+    """A gang that follows from its pods and its Job alone, if it has one."""
+    some = sorted(pods, key=_age)
+    sizes = _Sizes({ref.uid: job} if job else {}, {}, {}, Counter())
+    size, unsized = sizes.of("", ref, some)
+    return Gang(some[0].metadata.namespace, ref, size, tuple(some), unsized, _goes_on_with(ref, size, unsized, some))
 
 
 def _goes_on_with(ref: GangRef, size: int, unsized: str, pods: list[Pod]) -> int:

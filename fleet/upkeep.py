@@ -18,6 +18,8 @@ from fleet.resources import Accepts, ClaimStatus, HeldNode, Outcome, Phase, Vict
 from fleet.statuses import give_back
 from fleet.view import View
 
+_SOONEST_LOOK = timedelta(milliseconds=20)
+"""Between two looks at a node whose pods the cache shows going: they go one by one."""
 _REASONS = {
     Obstacle.CORDONED: "it was cordoned",
     Obstacle.NOT_READY: "it is not ready",
@@ -93,20 +95,17 @@ class Context:
         if now < not_before:
             self.decision.wake(not_before)
             return None
-        if (
-            look is None
-            or look.at < not_before
-            or now - look.at >= self.timing.look_every
-            or self._outdated(name, look)
-        ):
+        if look is None or look.at < not_before:
             self.decision.actions.append(LookAt(name))
             return None
-        self.decision.wake(look.at + self.timing.look_every)
+        again = look.at + (_SOONEST_LOOK if self._outdated(name, look) else self.timing.look_every)
+        if now >= again:
+            self.decision.actions.append(LookAt(name))
+            return None
+        self.decision.wake(again)
         return look
 
     def _outdated(self, name: str, look: Look) -> bool:
-        if self.now - look.at < timedelta(milliseconds=20):
-            return False
         shown, pods = self.card_holders(look), self.view.pods
         return bool(shown) and (not self.view.gpu_pods_on(name) or any(pod.metadata.uid not in pods for pod in shown))
 

@@ -12,10 +12,9 @@ from functools import cached_property
 from kwok.admin import Admin, APIError, create_all
 from kwok.errors import LabError
 from kwok.landings import Landing, PodWatch, Report, report
-from kwok.scene import BENEFICIARY, TEAMS, Scene
+from kwok.scene import BENEFICIARY, LONG_JOB, SHORT_JOB, Scene
 
 CLAIMS = "/apis/wholenode.io/v1alpha1/wholenodeclaims"
-FLOOD_LABEL = "flood"
 _SETTLE_SECONDS = 60.0
 _NAIVE_SECONDS = 10.0
 
@@ -48,8 +47,8 @@ async def flood(
         pending: set[asyncio.Task[object]] = set()
         while True:
             due = before + int((time.monotonic() - began) * per_second)
-            for pod in scene.background(100_000 + arrivals.created, max(0, due - arrivals.created), run_seconds):
-                pod["metadata"]["labels"]["kind"] = FLOOD_LABEL
+            missing = max(0, due - arrivals.created)
+            for pod in scene.background(arrivals.created, missing, run_seconds, SHORT_JOB):
                 task: asyncio.Task[object] = asyncio.create_task(admin.create(pod))
                 pending.add(task)
                 task.add_done_callback(pending.discard)
@@ -175,10 +174,7 @@ class Race:
         busy = {
             one.node
             for one in self.watch.pods.values()
-            if one.bound_at is not None
-            and one.gone_at is None
-            and one.namespace in TEAMS
-            and int(one.name.removeprefix("job-")) < 100_000  # noqa: PLR2004
+            if one.bound_at is not None and one.gone_at is None and one.name.startswith(f"{LONG_JOB}-")
         }
         return [node for node in self._names if node not in busy]
 

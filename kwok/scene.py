@@ -11,6 +11,7 @@ from kwok.workloads import Manifest, make_pod
 
 API = "wholenode.io/v1alpha1"
 BENEFICIARY = "team-big"
+LONG_JOB, SHORT_JOB = "job", "burst"
 TEAMS = ("team-a", "team-b", "team-c", "team-d")
 
 _CPU_PER_CARD, _MEMORY_GIB_PER_CARD = 4, 32
@@ -76,13 +77,18 @@ class Scene:
             pod["spec"]["nodeName"] = names[index % len(names)]
         return pods
 
-    def background(self, start: int = 0, count: int | None = None, seconds: float | None = None) -> list[Manifest]:
-        """Single-card jobs of the teams, in a seeded order; `seconds` is how long each runs (None: on and on)."""
+    def background(
+        self, start: int = 0, count: int | None = None, seconds: float | None = None, name: str = LONG_JOB
+    ) -> list[Manifest]:
+        """Single-card jobs of the teams, in a seeded order; `seconds` is how long each runs (None: on and on).
+
+        Jobs that run differently need another `name`: run times are learned from jobs of the same name.
+        """
         source = random.Random(self.seed + start)
         number = self.busy_cards if count is None else count
         return [
             make_pod(
-                f"job-{start + index:05d}",
+                f"{name}-{start + index:05d}",
                 source.choice(TEAMS),
                 resources=_resources(1),
                 duration_seconds=seconds,

@@ -13,13 +13,13 @@ from typing import Final
 from fleet.actions import ResumeWorkload
 from fleet.cards import finished, terminating
 from fleet.kueue.objects import DEACTIVATED_FOR, JOB_UID, WORKLOAD, Workload
-from fleet.marks import ENDED
+from fleet.marks import HOLDING
 from fleet.names import JOBSET_UID, KUEUE_POD_GROUP
-from fleet.objects import Pod
+from fleet.objects import Job, Pod
 from fleet.view import View
 
 RESUMED_WITHIN: Final = timedelta(seconds=10)
-"""How long at most a job that Kueue has stopped waits to be queued again until the gang has landed."""
+"""How long at most a job that Kueue has stopped waits to be queued again until gangs have landed."""
 
 
 def workload_of(view: View, pod: Pod) -> Workload | None:
@@ -101,9 +101,10 @@ def resumptions(view: View, now: datetime) -> Iterator[ResumeWorkload]:
     has set active himself only loses the mark. Who is inactive without our mark was made so by somebody else, and stays
     so.
 
-    Until the claim's gang has landed they wait, at most `RESUMED_WITHIN`: to start them anew is as much work for Kueue
-    as to stop them, and those it stops next, and the gang itself, would wait for that.
+    They wait, at most `RESUMED_WITHIN`, until no claim holds nodes that its gang has not landed on: to start them anew
+    is as much work for Kueue as to stop them, and those it stops next, and the gangs themselves, would wait for that.
     """
+    busy = any(claim.status.phase in HOLDING for claim in view.claims.values())
     for workload in view.workloads.values():
         claim_uid = workload.metadata.annotation(DEACTIVATED_FOR)
         if claim_uid is None or workload.metadata.deletion_timestamp is not None:
@@ -111,7 +112,7 @@ def resumptions(view: View, now: datetime) -> Iterator[ResumeWorkload]:
         if (
             workload.active
             or workload.is_true("Finished")
-            or (_stopped(workload) and not lacks_pods(view, workload) and not _behind(view, workload, claim_uid, now))
+            or (_stopped(workload) and not lacks_pods(view, workload) and not (busy and _lately(workload, now)))
         ):
             yield ResumeWorkload(workload)
 
@@ -120,12 +121,11 @@ def _stopped(workload: Workload) -> bool:
     return workload.is_true("Evicted") and not workload.is_true("QuotaReserved")
 
 
-def _behind(view: View, workload: Workload, claim_uid: str, now: datetime) -> bool:
-    claim = view.claims.get(claim_uid)
+def _lately(workload: Workload, now: datetime) -> bool:
+    """Whether Kueue has evicted it less than `RESUMED_WITHIN` ago."""
     evicted = (one for one in workload.status.conditions or () if one.type == "Evicted")
     since = next((one.last_transition_time for one in evicted), None)
-    acts = claim is not None and claim.status.phase not in ENDED
-    return acts and since is not None and now < since + RESUMED_WITHIN
+    return since is not None and now < since + RESUMED_WITHIN
 
 
 def lacks_pods(view: View, workload: Workload) -> int:
@@ -153,6 +153,15 @@ def _group(view: View, workload: Workload) -> Iterator[Pod]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entry:
+    """What one Workload is found by. `currency` sorts the one that counts last."""
+
+    workload: Workload
+    currency: tuple[bool, bool, float, str]
+    owners: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Index:
     """Workloads by namespace and name, and by the UID of the job they are for."""
 
@@ -160,47 +169,55 @@ class _Index:
     by_owner: Mapping[str, Workload]
 
     @classmethod
-    def of(cls, workloads: Iterable[Workload]) -> "_Index":
+    def of(cls, view: View) -> "_Index":
+        recall = view.memory.recall
+        entries = [recall(("indexed workload", uid), _entry, one) for uid, one in view.workloads.items()]
         by_name, by_owner = dict[tuple[str, str], Workload](), dict[str, Workload]()
-        for one in sorted(workloads, key=_currency):
+        for entry in sorted(entries, key=lambda one: one.currency):
+            one = entry.workload
             by_name[one.metadata.namespace, one.metadata.name] = one
-            owners = {owner.uid for owner in one.metadata.owner_references or ()}
-            by_owner.update(dict.fromkeys(owners | {one.metadata.label(JOB_UID) or ""} - {""}, one))
+            for owner in entry.owners:
+                by_owner[owner] = one
         return cls(by_name, by_owner)
 
 
-def _currency(workload: Workload) -> tuple[bool, bool, float, str]:
-    """Sorts the Workload that counts last."""
-    made = workload.metadata.creation_timestamp
-    ended = workload.is_true("Finished")
-    return not ended, admitted(workload), made.timestamp() if made else 0.0, workload.metadata.name
+def _entry(one: Workload) -> _Entry:
+    made = one.metadata.creation_timestamp
+    current = not one.is_true("Finished"), admitted(one), made.timestamp() if made else 0.0, one.metadata.name
+    owners = {owner.uid for owner in one.metadata.owner_references or ()} | {one.metadata.label(JOB_UID) or ""}
+    return _Entry(one, current, frozenset(owners - {""}))
 
 
 def _workload_of(view: View, pod: Pod) -> Workload | None:
     index: _Index | None = view.memo.get("index of workloads")
     if index is None:
-        workloads = tuple(view.workloads.values())
-        index = view.memo["index of workloads"] = view.memory.recall("index of workloads", _Index.of, workloads)
-    meta = pod.metadata
-    names = (meta.annotation(WORKLOAD), meta.label(KUEUE_POD_GROUP), meta.annotation(KUEUE_POD_GROUP))
-    named = (index.by_name.get((meta.namespace, name)) for name in names if name)
-    owned = (index.by_owner.get(uid) for uid in _owners(view, pod))
-    found = [one for one in (*named, *owned) if one is not None and one.metadata.namespace == meta.namespace]
+        index = view.memo["index of workloads"] = _Index.of(view)
+    owner = pod.metadata.controller()
+    job = view.jobs.get(owner.uid) if owner is not None else None
+    namespace = pod.metadata.namespace
+    names, owners = view.memory.recall(("workload names", pod.metadata.uid), _names, pod, job)
+    named = (index.by_name.get((namespace, name)) for name in names)
+    owned = (index.by_owner.get(uid) for uid in owners)
+    found = [one for one in (*named, *owned) if one is not None and one.metadata.namespace == namespace]
     return next((one for one in found if not one.is_true("Finished")), found[0] if found else None)
 
 
-def _owners(view: View, pod: Pod) -> Iterator[str]:
-    """UIDs of whoever a Workload with this pod may be for: its controllers up to the top, the JobSet, the pod."""
-    owner = pod.metadata.controller()
+def _names(pod: Pod, job: Job | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of Workloads that the pod gives, and UIDs of whoever its Workload may be for.
+
+    These are its controllers up to the top, the JobSet, the pod; `job` is the Job that controls it, if there is one.
+    """
+    meta, owner = pod.metadata, pod.metadata.controller()
+    said = (meta.annotation(WORKLOAD), meta.label(KUEUE_POD_GROUP), meta.annotation(KUEUE_POD_GROUP))
+    owners = []
     if owner is not None:
-        yield owner.uid
-        job = view.jobs.get(owner.uid)
+        owners.append(owner.uid)
         above = job.metadata.controller() if job is not None else None
         if above is not None:
-            yield above.uid
-        elif owner.kind == "Job" and (of_set := pod.metadata.label(JOBSET_UID)):
-            yield of_set
-    yield pod.metadata.uid
+            owners.append(above.uid)
+        elif owner.kind == "Job" and (of_set := meta.label(JOBSET_UID)):
+            owners.append(of_set)
+    return tuple(name for name in said if name), (*owners, meta.uid)
 
 
 def _is_alone(workload: Workload, pod: Pod) -> bool:

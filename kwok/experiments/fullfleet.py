@@ -34,8 +34,10 @@ from kwok.scene import API
 from kwok.workloads import Manifest, make_pod
 
 OWNERS, VICTIMS = "team-a", "team-b"
-Arm = Literal["reclaim", "topology", "packed", "wholenode"]
+Arm = Literal["reclaim", "topology", "packed", "stop", "wholenode"]
 """Kueue's reclaim alone, Kueue's topology-aware scheduling, or wholenode behind Kueue's quota.
+
+`stop` has no whole-node jobs: an administrator has Kueue stop the jobs on as many nodes, and nothing else goes on.
 
 `packed` is topology with victims whose places Kueue chose itself: it fills node after node, so the newest, which it
 stops first, sit together. Elsewhere victims are of random age and place.

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from cluster.errors import AlreadyExists, Conflict
+from controller.caches import Caches
 from controller.hands import Hands
 from controller.metrics import Metrics
 from fleet.actions import Answer, AskCheckpoint, CreateRecord, Evict, EvictionAnswer, Look, ResolveRecord
@@ -29,7 +30,8 @@ from fleet.resources import (
     Victim,
     WholeNodeClaim,
 )
-from tests.fleet.builders import agreement, at, claim, members, pod, record, ref
+from tests.fleet.admissions import check, flavor, workload
+from tests.fleet.builders import agreement, at, claim, members, pod, pool, record, ref
 
 VICTIM = Victim(
     "team-v", "v", "v-1", "n1", 1, agreement="yes", lost_gpu_seconds=30, evicted_at=at(-50_000_000), job="j"
@@ -79,16 +81,12 @@ class Scene:
         self.agreements["a"] = agreement()
         self.records = {"r-1": written(made)}
         self.pods = {"v-1": pod("v", on="n1", uid="v-1", started=-60_000_000)}
-        caches: Any = SimpleNamespace(
-            pods=Store(store=self.pods),
-            jobs=Store(store={}),
-            claims=Store(store=self.claims),
-            agreements=Store(store=self.agreements),
-            records=Store(store=self.records),
-        )
+        self.caches: Any = Caches(self.api, lambda: None)
+        for name in ("pods", "claims", "agreements", "records"):
+            setattr(self.caches, name, Store(store=getattr(self, name)))
         events: Any = SimpleNamespace(record=lambda *what: self.told.append(what))
         self.metrics = Metrics()
-        self.hands = Hands(self.api, caches, self.metrics, events, lambda: self.leading)
+        self.hands = Hands(self.api, self.caches, self.metrics, events, lambda: self.leading)
         self.action = Evict(made, VICTIM)
 
     @staticmethod
@@ -225,6 +223,17 @@ async def test_the_queue_and_the_checkpoints_of_the_gangs_are_looked_up() -> Non
     assert await scene.evict_while(lambda: scene.agreements.update(a=careful)) == SENT
 
 
+async def test_the_queue_of_a_job_whose_pods_kueue_has_not_made_yet_is_known() -> None:
+    """Seen: an agreement for one LocalQueue let nobody be stopped for a Job of that queue."""
+    scene = Scene()
+    scene.claims["c-1"] = scene.holding(gang=ref(uid="job-train"))
+    for store, one in ((scene.caches.pools, pool()), (scene.caches.checks, check()), (scene.caches.flavors, flavor())):
+        store.store[one.metadata.uid] = one
+    waiting = workload("train", queue="research")
+    scene.caches.workloads.store[waiting.metadata.uid] = waiting
+    assert await scene.evict_while(lambda: scene.agreements.update(a=agreement(queues=["research"]))) == SENT
+
+
 async def test_a_checkpoint_of_a_gang_of_that_name_in_another_namespace_does_not_count() -> None:
     scene = Scene()
     saved = pod("v", on="n1", uid="v-1", started=-60_000_000, gang="pair")
@@ -233,6 +242,38 @@ async def test_a_checkpoint_of_a_gang_of_that_name_in_another_namespace_does_not
     scene.pods.update({"v-1": saved, "lead": other})
     careful = agreement(checkpoint=Checkpoint(required=True))
     assert await scene.evict_while(lambda: scene.agreements.update(a=careful)) == []
+
+
+async def test_what_is_written_for_the_oldest_claim_goes_first() -> None:
+    """A few at a time: else each of several claims would wait for the last answer to all of them."""
+    scene = Scene()
+    older = scene.claims["c-0"] = msgspec.structs.replace(
+        scene.holding(), metadata=claim(uid="c-0", created=-200_000_000).metadata
+    )
+    evictions = []
+    for owner, count in (("c-1", 12), ("c-0", 2)):
+        made = older if owner == "c-0" else scene.claims["c-1"]
+        for number in range(count):
+            one = msgspec.structs.replace(VICTIM, name=f"{owner}-{number}", uid=f"{owner}-{number}")
+            scene.pods[one.uid] = pod(one.name, on="n1", uid=one.uid, started=-60_000_000)
+            evictions.append((made, one))
+    for uid in ("c-0", "c-1"):
+        victims = tuple(one for made, one in evictions if made.metadata.uid == uid)
+        claimed = scene.claims[uid]
+        scene.claims[uid] = msgspec.structs.replace(
+            claimed, status=msgspec.structs.replace(claimed.status, victims=victims)
+        )
+        for one in victims:
+            scene.records[one.uid] = record_of(scene.claims[uid], one, "train", agreement(), at(0))
+    tasks = [
+        asyncio.create_task(scene.hands.do(Evict(scene.claims[made.metadata.uid], one))) for made, one in evictions
+    ]
+    await asyncio.sleep(0)
+    scene.api.turns.set()
+    await asyncio.gather(*tasks)
+    names = [path.split("/")[-2] for path in scene.api.posted]
+    assert len(names) == 14
+    assert names[8:10] == ["c-0-0", "c-0-1"], "behind those that were under way, before the others"
 
 
 # The books

@@ -7,7 +7,7 @@ from kwok.landings import PodWatch, Report
 from kwok.product import Product
 from kwok.race import CLAIMS, Arrivals, Race, flood, prepare
 from kwok.readings import taints
-from kwok.scene import BENEFICIARY, Scene
+from kwok.scene import BENEFICIARY, LONG_JOB, Scene
 
 RUNS, JOBS = 5, 5
 ARRIVALS_PER_SECOND = 25
@@ -63,7 +63,7 @@ def assert_grace_honoured(watch: PodWatch, claims: list[dict[str, object]], grac
         for victim in claim["status"].get("victims", [])  # type: ignore[attr-defined]
     }
     seen = [watch.pods[uid] for uid in victims if uid in watch.pods]
-    long_running = [one for one in seen if int(one.name.removeprefix("job-")) < 100_000]
+    long_running = [one for one in seen if one.name.startswith(f"{LONG_JOB}-")]
     assert long_running
     for one in long_running:
         assert one.deleting_at is not None

@@ -1,10 +1,11 @@
 """Agreements: nobody is stopped without one, and only as it was written."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import pytest
 
-from fleet.agreements import Consent, Verdict, problems, queue_of, verdict
+from fleet.agreements import Consent, Verdict, in_force, problems, queue_of, verdict
 from fleet.names import KUEUE_QUEUE, LAST_CHECKPOINT
 from fleet.objects import LabelSelector, Pod, Requirement
 from fleet.reasons import Reason
@@ -16,8 +17,17 @@ from tests.fleet.scenes import busy, gang
 WEB = LabelSelector({"app": "web"})
 
 
-def asked(one: Pod, *agreements: DrainAgreement, by: str = "team-b", since: float = 0, now: float = 1000) -> Verdict:
-    return verdict(one, by, agreements, at(since), at(now))
+def asked(
+    one: Pod,
+    *agreements: DrainAgreement,
+    by: str = "team-b",
+    since: float = 0,
+    now: float = 1000,
+    queue: str = "",
+    victims: Iterable[Pod] = (),
+) -> Verdict:
+    valid = in_force(agreements, at(now)).get(one.metadata.namespace, ())
+    return verdict(one, by, valid, at(since), at(now), queue, victims)
 
 
 def running(**more: object) -> Pod:
@@ -208,11 +218,11 @@ def test_of_agreements_that_allow_it_the_one_that_keeps_fewest_replicas_decides(
 def test_an_agreement_for_certain_queues_is_for_their_gangs_only() -> None:
     of_research = agreement(queues=["research", "vision"])
     for queue, consent in (("research", Consent.GIVEN), ("vision", Consent.GIVEN), ("", Consent.MISSING)):
-        assert verdict(running(), "team-b", [of_research], at(0), at(1000), queue).consent is consent
-    assert verdict(running(), "team-b", [of_research], at(0), at(1000), "web").consent is Consent.MISSING
-    assert verdict(running(), "team-a", [of_research], at(0), at(1000), "research").consent is Consent.MISSING
+        assert asked(running(), of_research, queue=queue).consent is consent
+    assert asked(running(), of_research, queue="web").consent is Consent.MISSING
+    assert asked(running(), of_research, by="team-a", queue="research").consent is Consent.MISSING
     both = [of_research, agreement("all")]
-    assert verdict(running(), "team-b", both, at(0), at(1000), "web") == Verdict(Consent.GIVEN, "all")
+    assert asked(running(), *both, queue="web") == Verdict(Consent.GIVEN, "all")
 
 
 def test_the_queue_of_a_gang_is_the_one_that_all_its_pods_name() -> None:
@@ -240,7 +250,7 @@ def test_a_checkpoint_that_is_required_must_be_one(saved: str | None, consent: C
     notes = {LAST_CHECKPOINT: saved} if saved else {}
     assert asked(running(notes=notes), careful).consent is consent
     lead = pod("lead", on="n2", started=0, notes=notes)
-    assert verdict(running(), "team-b", [careful], at(0), at(1000), "", [lead]).consent is consent
+    assert asked(running(), careful, victims=[lead]).consent is consent
 
 
 @pytest.mark.parametrize("wish", [Checkpoint(), Checkpoint(request=True), Checkpoint(required=True, request=True)])

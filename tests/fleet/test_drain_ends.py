@@ -1,15 +1,29 @@
 """How a drain ends when it goes wrong: nobody touched afterwards, another node taken, no wait without an end."""
 
 from dataclasses import replace as changed
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from fleet.actions import Action, Answer, Clear, Evict, EvictionAnswer, Hold, Open, Timing, WriteStatus
+from fleet.actions import (
+    Action,
+    Answer,
+    Clear,
+    Decision,
+    Evict,
+    EvictionAnswer,
+    Hold,
+    Look,
+    LookAt,
+    Open,
+    Timing,
+    WriteStatus,
+)
 from fleet.objects import BudgetSpec, Condition, DisruptionBudget, LabelSelector, Metadata, NodeStatus
 from fleet.reasons import Reason
 from fleet.resources import Budget, ClaimStatus, Outcome, Phase
-from tests.fleet.builders import agreement, node, owned, pod
+from fleet.upkeep import Context
+from tests.fleet.builders import agreement, at, node, owned, pod, view
 from tests.fleet.scenes import all_bound, busy, gang, in_phase, small
 from tests.fleet.simulation import Simulation, replace
 
@@ -298,3 +312,17 @@ def test_d09_a_node_is_never_called_empty_while_a_pod_that_slipped_in_is_there(a
     scene.run(60, until=lambda: all_bound(scene))
     assert scene.where("train") == ["n1"]
     assert "late" in scene.evicted()
+
+
+def test_a_look_that_the_cache_has_overtaken_is_taken_again_a_moment_later_and_not_after_a_second() -> None:
+    """Seen: the last pod's end came within 20 ms of a look, and the node counted as occupied for a second."""
+    there = pod("v", on="n1", uid="v-1")
+    looks = {"n1": Look(at(10), (there,))}
+
+    def asked(now: float) -> tuple[list[Action], datetime | None]:
+        decision = Decision()
+        Context(view(node("n1")), looks, {}, at(now), Timing(), decision).look("n1", at(0))
+        return decision.actions, decision.wake_at
+
+    assert asked(10.01) == ([], at(10.02))
+    assert asked(10.02)[0] == [LookAt("n1")]

@@ -21,10 +21,12 @@ def stopped() -> Workload:
     return msgspec.structs.replace(one, status=WorkloadStatus((evicted, Condition("QuotaReserved", "False"))))
 
 
-def resumed(phase: Phase | None, seconds: float) -> list[str]:
-    """Who is queued again `seconds` after the eviction, the claim being in this phase, or gone."""
+def resumed(phase: Phase | None, seconds: float, other: Phase = Phase.PENDING) -> list[str]:
+    """Who is queued again `seconds` after the eviction, the claim being in this phase, or gone, and an`other` too."""
     one = stopped()
-    claims = {UID: claim(uid=UID, phase=phase)} if phase is not None else {}
+    claims = {"other": claim(uid="other", phase=other)}
+    if phase is not None:
+        claims[UID] = claim(uid=UID, phase=phase)
     view = View({}, {}, {}, (), (), claims, workloads={one.metadata.uid: one})
     return [found.workload.metadata.name for found in resumptions(view, at(seconds))]
 
@@ -44,3 +46,12 @@ def test_k07_a_gang_that_takes_long_keeps_nobody_waiting() -> None:
     limit = RESUMED_WITHIN.total_seconds()
     assert resumed(Phase.DRAINING, limit - 0.1) == []
     assert resumed(Phase.DRAINING, limit) == ["job-j"]
+
+
+@pytest.mark.parametrize("phase", [Phase.BOUND, None])
+def test_k07_nobody_is_started_while_nodes_are_vacated_for_other_gangs(phase: Phase | None) -> None:
+    """It would be as much work for Kueue as the stops that those wait for."""
+    limit = RESUMED_WITHIN.total_seconds()
+    assert resumed(phase, 1, other=Phase.DRAINING) == []
+    assert resumed(phase, limit, other=Phase.DRAINING) == ["job-j"]
+    assert resumed(phase, 1, other=Phase.BLOCKED) == ["job-j"]
