@@ -1,6 +1,7 @@
 """Carrying out what was decided: one method per action, each a write with a precondition."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -62,9 +63,10 @@ _LOG = logging.getLogger("wholenode.controller")
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 15.0
 _BULK_AT_ONCE = 8
-"""Writes about victims under way at the same time; those for the oldest claim go first.
+"""Writes about the victims of one namespace under way at the same time; those for the oldest claim go first.
 
 All of them at once, for several claims, would be answered late and together, and every claim would wait for the last.
+A webhook that does not answer holds up its namespace only, and one of Kueue's no pods that are not.
 """
 
 
@@ -91,13 +93,14 @@ class Hands:
         self.answers: dict[str, Answer] = {}
         self.evictions_paused_until: datetime | None = None
         self._refused: dict[str, int] = {}
-        self._bulk = Queue(_BULK_AT_ONCE)
+        self._bulk: defaultdict[tuple[str, bool], Queue] = defaultdict(lambda: Queue(_BULK_AT_ONCE))
 
     async def do(self, action: Action) -> None:
         """Carry out the action. Raises ClusterError; then nothing is known to have happened, and it is decided anew."""
-        rank = self._rank(action)
-        if rank is not None:
-            async with self._bulk.turn(rank):
+        place = _place(action)
+        if place is not None:
+            queue, rank = place
+            async with self._bulk[queue].turn(rank):
                 await self._do_to_pod(action)
             return
         match action:
@@ -120,17 +123,6 @@ class Hands:
                     self.probes[action.node.metadata.name] = await self._prober.ask(action.node)
             case _:
                 await self._do_to_pod(action)
-
-    def _rank(self, action: Action) -> float | None:
-        """Of a write about a victim, when the claim was made that it is for; others do not queue."""
-        match action:
-            case CreateRecord(claim=claim) | Evict(claim=claim) | StopWorkload(claim=claim):
-                made = claim.metadata.creation_timestamp
-                return made.timestamp() if made else 0.0
-            case ResolveRecord() | ResumeWorkload():
-                return inf  # nobody waits for it
-            case _:
-                return None
 
     async def _do_to_pod(self, action: Action) -> None:
         match action:
@@ -289,6 +281,31 @@ class Hands:
             return cached
         look = self.looks.get(node_name)
         return next((pod for pod in look.pods if pod.metadata.uid == uid), None) if look else None
+
+
+def _place(action: Action) -> tuple[tuple[str, bool], float] | None:
+    """Of a write about a victim: its namespace and whether Kueue answers it, and when its claim was made.
+
+    None for all others: they do not queue.
+    """
+    match action:
+        case CreateRecord(claim=claim, record=record):
+            return (record.metadata.namespace, False), _made(claim)
+        case Evict(claim=claim, victim=victim):
+            return (victim.namespace, False), _made(claim)
+        case StopWorkload(claim=claim, workload=workload):
+            return (workload.metadata.namespace, True), _made(claim)
+        case ResolveRecord(record=record):
+            return (record.metadata.namespace, False), inf  # nobody waits for it
+        case ResumeWorkload(workload=workload):
+            return (workload.metadata.namespace, True), inf
+        case _:
+            return None
+
+
+def _made(claim: WholeNodeClaim) -> float:
+    made = claim.metadata.creation_timestamp
+    return made.timestamp() if made else 0.0
 
 
 def describe(error: ClusterError) -> str:

@@ -276,6 +276,24 @@ async def test_what_is_written_for_the_oldest_claim_goes_first() -> None:
     assert names[8:10] == ["c-0-0", "c-0-1"], "behind those that were under way, before the others"
 
 
+async def test_a_namespace_whose_webhook_does_not_answer_holds_up_no_other() -> None:
+    scene = Scene()
+    made = scene.claims["c-1"]
+    stuck = [msgspec.structs.replace(VICTIM, name=f"s{n}", uid=f"s{n}", namespace="team-w") for n in range(9)]
+    for one in stuck:
+        scene.pods[one.uid] = pod(one.name, ns="team-w", on="n1", uid=one.uid)
+    tasks = [asyncio.create_task(scene.hands.do(Evict(made, one))) for one in stuck]
+    await asyncio.sleep(0)
+    waits = scene.api.turns
+    scene.api.turns = asyncio.Event()
+    scene.api.turns.set()
+    await scene.hands.do(scene.action)
+    assert scene.api.posted == SENT
+    assert not any(task.done() for task in tasks[:8])
+    waits.set()
+    await asyncio.gather(*tasks)
+
+
 # The books
 
 
