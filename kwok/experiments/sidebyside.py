@@ -20,6 +20,7 @@ ARMS: tuple[tuple[Arm, int], ...] = (
     ("topology", 5),
     ("packed", 5),
     ("stop", 5),
+    ("wholenode", 1),
     ("wholenode", 5),
     ("wholenode", 10),
 )
@@ -31,7 +32,7 @@ ALLOWED_SECONDS = 1.5
 
 
 async def measure(options: Options) -> AsyncIterator[Figures]:
-    """Every arm against every kind of victims with 5 jobs; wholenode with 10 as well."""
+    """Every arm against every kind of victims with 5 jobs; wholenode with 1 and with 10 as well."""
     for number in range(options.repetitions):
         for kind in get_args(Kind):
             for arm, jobs in ARMS:
