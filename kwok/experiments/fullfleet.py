@@ -49,11 +49,13 @@ TOPOLOGY = frozenset({"topology", "packed"})
 
 _NODES, _CARDS = 50, 8
 _FILL_SECONDS = 300.0
+_REST_SECONDS, _QUIET_WRITES = 60, 10
+"""A fleet is at rest once there are fewer writes than that in a second; it is waited for so long at most."""
 
 
 @dataclass
 class Fleet:
-    """A full fleet, everything on it running; `watch` sees all pods with cards."""
+    """A full fleet, everything on it running and at rest; `watch` sees all pods with cards."""
 
     arm: Arm
     plane: ControlPlane
@@ -169,6 +171,7 @@ async def full_fleet(
             full = _NODES * _CARDS
             if not await watch.until(lambda: _running(watch) == full, _FILL_SECONDS):
                 raise LabError(f"only {_running(watch)} of {full} pods run after {_FILL_SECONDS:.0f} s (load?)")
+            await _at_rest(admin)
             yield fleet
         if product is not None:
             await asyncio.to_thread(product.stop)
@@ -189,6 +192,23 @@ async def _with_product(plane: ControlPlane, admin: Admin, hami: Hami | None) ->
     await product.start()
     await product.gate_active(admin, _CARDS, OWNERS)
     return product
+
+
+async def _at_rest(admin: Admin) -> None:
+    """Wait until hardly anything is written any more: of jobs that have just started there is still much to tell."""
+    before = await _revision(admin)
+    for _ in range(_REST_SECONDS):
+        await asyncio.sleep(1)
+        now = await _revision(admin)
+        if now - before < _QUIET_WRITES:
+            return
+        before = now
+
+
+async def _revision(admin: Admin) -> int:
+    """How many writes there have been, of whatever kind."""
+    found = await admin.request("GET", "/api/v1/namespaces", params={"limit": "1"})
+    return int(found["metadata"]["resourceVersion"])
 
 
 def _running(watch: PodWatch) -> int:
