@@ -107,14 +107,15 @@ class Engine:
         return decision.wake_at
 
     def _report(self, failed: Mapping[str, Exception], claims: Mapping[str, WholeNodeClaim]) -> None:
-        """Say which claims could not be decided: once for each error, not in every pass that meets it again."""
-        said, self._failed = self._failed, {uid: repr(error) for uid, error in failed.items()}
-        for uid, error in failed.items():
+        """Say what could not be decided: once for each error, not in every pass that meets it again."""
+        said, self._failed = self._failed, {what: repr(error) for what, error in failed.items()}
+        for what, error in failed.items():
             self._metrics.error(type(error).__name__)
-            if said.get(uid) != self._failed[uid]:
-                one = claims[uid].metadata
-                text = "claim %s/%s could not be decided; nothing is done for it, other claims go on"
-                _LOG.error(text, one.namespace, one.name, exc_info=error)
+            if said.get(what) != self._failed[what]:
+                claim = claims.get(what)
+                name = f"claim {claim.metadata.namespace}/{claim.metadata.name}" if claim else f"the step '{what}'"
+                text = "%s could not be decided; nothing is done for it, everything else goes on"
+                _LOG.error(text, name, exc_info=error)
 
     def _start(self, action: Action, now: datetime, decision: Decision) -> None:
         key, claim_uid = _key(action)

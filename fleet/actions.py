@@ -249,7 +249,10 @@ class Decision:
     choices: "dict[str, Choice]" = field(default_factory=dict)
     """What was chosen, or not, for each claim that looked for nodes, by UID."""
     failed: dict[str, Exception] = field(default_factory=dict)
-    """Claims that could not be decided, by UID: an error of ours, and nothing is done for them in this pass."""
+    """Claims, by UID, and steps that are for no claim in particular, by name, that could not be decided.
+
+    An error of ours: nothing is done for them in this pass, and all others go on.
+    """
 
     def wake(self, moment: datetime | None) -> None:
         if moment is not None and (self.wake_at is None or moment < self.wake_at):

@@ -1,5 +1,6 @@
 """Which gangs get a claim now: one that needs whole nodes, is all there, and has no claim that acts for it."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 
@@ -17,7 +18,7 @@ from fleet.wants import wants_claim
 _SIZE_DUE_AFTER = timedelta(seconds=10)
 
 
-def create_claims(context: Context) -> None:
+def new_claims(context: Context) -> Iterator[CreateClaim]:
     """One claim for each gang that needs whole nodes and has no claim that still acts for it."""
     view = context.view
     taken = {(one.metadata.namespace, one.metadata.name) for one in view.claims.values()}
@@ -34,7 +35,7 @@ def create_claims(context: Context) -> None:
             continue
         numbers = count(len(earlier))
         name = next(one for number in numbers if (gang.namespace, one := claim_name(gang, number)) not in taken)
-        context.decision.actions.append(CreateClaim(gang.namespace, name, spec))
+        yield CreateClaim(gang.namespace, name, spec)
 
 
 def _acts(claim: WholeNodeClaim, wanted: ClaimSpec) -> bool:

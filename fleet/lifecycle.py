@@ -5,17 +5,17 @@ phase asks only for that write, and the next pass, on the persisted phase, asks 
 write may be the last before a crash.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
 import msgspec
 
-from fleet.actions import Answer, Clear, Decision, Look, ProbeResult, Timing, Ungate, WriteStatus
+from fleet.actions import Action, Answer, Clear, Decision, Look, ProbeResult, Timing, Ungate, WriteStatus
 from fleet.backfill import START_MARGIN, Ahead, end_if_taken, promised_end, start_limit
 from fleet.cards import gated_by, terminating
-from fleet.claiming import create_claims
+from fleet.claiming import new_claims
 from fleet.draining import drain
 from fleet.errors import FleetError
 from fleet.fitness import Obstacle
@@ -69,8 +69,9 @@ def decide(
     probes: Mapping[str, ProbeResult] = MappingProxyType({}),
 ) -> Decision:
     """All actions due at `now`. `looks` and `probes` by node name, `answers` to evictions by pod UID."""
-    decision = Decision(list(resolutions(view, now, looks, answers)))
-    _sweep(view, decision)
+    decision = Decision()
+    _step(decision, "outcomes of records", lambda: resolutions(view, now, looks, answers))
+    _step(decision, "strays", lambda: _sweep(view))
     context = Context(view, looks, answers, now, timing, decision, probes)
     reserved: dict[str, str] = {}
     ahead = Ahead()
@@ -84,28 +85,38 @@ def decide(
     taking = _Taking(reserved, ahead, DrainLimit.of(view, claims, timing))
     for claim in claims:
         _advance_alone(context, claim, taking)
-    create_claims(context)
-    _ungate(view, decision)
-    decision.actions.extend(check_actions(view))
-    decision.actions.extend(resumptions(view, now))
+    _step(decision, "new claims", lambda: new_claims(context))
+    _step(decision, "gates", lambda: _ungate(view))
+    _step(decision, "admission checks", lambda: check_actions(view))
+    _step(decision, "resumptions", lambda: resumptions(view, now))
     return decision
 
 
-def _sweep(view: View, decision: Decision) -> None:
+def _step(decision: Decision, name: str, wanted: Callable[[], Iterable[Action]]) -> None:
+    """What is wanted for no claim in particular. An error in that is this step's; half of it is not done."""
+    before = len(decision.actions)
+    try:
+        decision.actions.extend(wanted())
+    except Exception as error:
+        del decision.actions[before:]
+        decision.failed[name] = error
+
+
+def _sweep(view: View) -> Iterator[Action]:
     """Take off every mark of ours that no claim stands behind: after a release, a rollback, a crash, or by hand."""
     for name, node in view.nodes.items():
         pods = view.pods_by_node.get(name, ())
-        found = strays(node, view.claims, pods)
-        decision.actions.extend(Clear(node, stray.claim_uid, stray.label_stays) for stray in found)
+        for stray in strays(node, view.claims, pods):
+            yield Clear(node, stray.claim_uid, stray.label_stays)
 
 
-def _ungate(view: View, decision: Decision) -> None:
+def _ungate(view: View) -> Iterator[Action]:
     """The gate was put on by the pools of that time; a pod that is no whole-node pod by today's would wait for ever."""
     for uid, pod in view.pods.items():
         if pod.spec.scheduling_gates and CLAIM_KEY in gated_by(pod) and not terminating(pod):
             request = view.requests.get(uid)
             if request is None or request.request_class is RequestClass.SMALL:
-                decision.actions.append(Ungate(pod))
+                yield Ungate(pod)
 
 
 def _advance_alone(context: Context, claim: WholeNodeClaim, taking: _Taking) -> None:

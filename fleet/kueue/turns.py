@@ -24,16 +24,6 @@ def our_checks(checks: Iterable[AdmissionCheck]) -> frozenset[str]:
     return frozenset(one.metadata.name for one in checks if one.spec.controller_name == CONTROLLER_NAME)
 
 
-def our_turn(workload: Workload, ours: frozenset[str]) -> str | None:
-    """Name of the check, one of `ours`, whose entry of the Workload waits for us; None if nothing may be written.
-
-    Kueue says when: the quota is reserved, and the Workload is not admitted, evicted, finished, inactive or deleted. An
-    entry written at any other time strands the Workload (kueue#3543), or ends a running job.
-    """
-    turn = turn_of(workload, ours)
-    return turn.check if turn is not None and turn.pending else None
-
-
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A Workload that holds its quota and has an entry of ours: still `pending`, or passed.
@@ -52,7 +42,12 @@ class Turn:
 
 
 def turn_of(workload: Workload, ours: frozenset[str]) -> Turn | None:
-    """Where the Workload stands with us; None if it has no quota, no entry of ours, or one that was sent back."""
+    """Where the Workload stands with us; None if it has no quota, no entry of ours, or one that was sent back.
+
+    Kueue says when our entry may be written: the quota is reserved, and the Workload is not admitted, evicted,
+    finished, inactive or deleted. Written at any other time it strands the Workload (kueue#3543), or ends a running
+    job.
+    """
     entries = [one for one in workload.status.admission_checks or () if one.name in ours]
     if not entries or not _holds_quota(workload):
         return None

@@ -196,6 +196,10 @@ async def test_a_claim_that_cannot_be_decided_is_logged_once_for_each_error_and_
         counted = engine._metrics.registry.get_sample_value("wholenode_write_errors_total", {"error": "KeyError"})
         assert counted is not None
         assert counted >= 7
+        failed["resumptions"] = KeyError("w")
+        await passes(engine, caches, 2)
+        assert len(caplog.records) == 4
+        assert "the step 'resumptions' could not be decided" in caplog.records[-1].getMessage()
 
 
 def test_k19_writes_that_kueue_s_webhooks_refuse_are_tried_ever_less_often_and_at_once_when_one_was_taken() -> None:

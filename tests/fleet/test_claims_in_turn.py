@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -221,6 +222,37 @@ def test_a_claim_that_cannot_be_decided_stops_no_other_and_keeps_its_nodes() -> 
     assert (planned.claim, planned.status.node_names) == (other, "n2")
     assert decision.wake_at != NOW, "it does not keep the loop awake either"
     assert not decide(seen, {}, {}, NOW, Timing()).failed
+
+
+STEPS = {
+    "resolutions": "outcomes of records",
+    "strays": "strays",
+    "new_claims": "new claims",
+    "check_actions": "admission checks",
+    "resumptions": "resumptions",
+}
+
+
+@pytest.mark.parametrize("function", STEPS)
+def test_a_step_that_is_for_no_claim_stops_none_when_it_breaks(function: str) -> None:
+    waiting = claim("one", gang=ref("one"))
+    seen = view(node("n1"), members(1, gang="one"), waiting)
+
+    def breaks(*_: Any) -> Any:
+        yield LookAt("half of it")
+        raise KeyError(function)
+
+    def raises(*_: Any) -> Any:
+        raise KeyError(function)
+
+    with patch.object(lifecycle, function, raises if function == "strays" else breaks):
+        decision = decide(seen, {}, {}, NOW, Timing())
+    assert {what: repr(error) for what, error in decision.failed.items()} == {
+        STEPS[function]: f"KeyError('{function}')"
+    }
+    (planned,) = decision.actions
+    assert isinstance(planned, WriteStatus)
+    assert planned.status.node_names == "n1"
 
 
 def test_a_waiting_claim_that_cannot_be_decided_lets_the_younger_one_take_the_node() -> None:

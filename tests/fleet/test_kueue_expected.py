@@ -3,9 +3,9 @@
 import pytest
 
 from fleet.kueue.expected import is_expected, with_expected
-from fleet.kueue.objects import CheckState, PodSetAssignment, PodSetUpdate
+from fleet.kueue.objects import CheckState, PodSetAssignment, PodSetUpdate, Workload
 from fleet.kueue.topology import places
-from fleet.kueue.turns import our_checks, our_turn
+from fleet.kueue.turns import our_checks, turn_of
 from fleet.names import CLAIM_KEY, GANG, GANG_SIZE, KUEUE_QUEUE
 from fleet.objects import Pod, Requirement, Toleration
 from fleet.resources import Phase
@@ -18,6 +18,12 @@ SENT = CheckState("vacate", "Ready", pod_set_updates=(PodSetUpdate("main", node_
 
 def expected(seen: View) -> list[Pod]:
     return [one for one in seen.pods.values() if is_expected(one)]
+
+
+def writable(one: Workload, ours: frozenset[str]) -> str | None:
+    """The check whose entry may be written now."""
+    turn = turn_of(one, ours)
+    return turn.check if turn is not None and turn.pending else None
 
 
 @pytest.mark.parametrize(
@@ -38,13 +44,13 @@ def expected(seen: View) -> list[Pod]:
 def test_k03_it_is_our_turn_only_when_kueue_says_so(changed: dict[str, object], turn: str | None) -> None:
     ours = our_checks([check(), check("other", ours=False)])
     assert ours == {"vacate"}
-    assert our_turn(workload("train", **changed), ours) == turn
+    assert writable(workload("train", **changed), ours) == turn
 
 
 def test_a_workload_that_is_being_deleted_is_nobody_s_turn() -> None:
     one = workload()
     going = replace(one, metadata=replace(one.metadata, deletion_timestamp=at(1)))
-    assert our_turn(going, frozenset({"vacate"})) is None
+    assert writable(going, frozenset({"vacate"})) is None
 
 
 def test_an_expected_pod_is_like_the_real_one() -> None:
