@@ -11,7 +11,7 @@ import pytest
 from kwok.experiments.__main__ import EXPERIMENTS
 from kwok.experiments.fullfleet import OWNERS, VICTIMS, Fleet, victims
 from kwok.experiments.options import Options
-from kwok.experiments.sidebyside import figures
+from kwok.experiments.sidebyside import figures, told
 from kwok.landings import PodWatch, Seen
 
 CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
@@ -90,3 +90,13 @@ def test_parts_are_named_by_a_word_of_theirs() -> None:
     assert asked().wanted("spreading")
     assert asked("memory", "rate").wanted("quota in memory")
     assert not asked("memory").wanted("spreading")
+
+
+def test_an_arm_is_told_of_in_one_line() -> None:
+    none = {"jobs": 5, "running": 0, "median_s": None, "max_s": None, "victims": 40}
+    assert told(none) == "0 of 5 running, 40 victims"
+    assert told({**none, "running": 5, "median_s": 6.2, "max_s": 7.1}) == (
+        "5 of 5 running, median 6.2 s, at most 7.1 s, 40 victims"
+    )
+    emptied = {"nodes": 5, "median_s": 6.2, "max_s": 6.3, "victims": 40}
+    assert told(emptied) == "5 nodes empty, median 6.2 s, at most 6.3 s, 40 victims"
