@@ -7,7 +7,7 @@ write may be the last before a crash.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 
 import msgspec
@@ -41,7 +41,6 @@ from fleet.view import View, age_key
 
 _ACTIVE = HOLDING | {Phase.PLANNED}
 _WAITING = frozenset({Phase.PENDING, Phase.BLOCKED})
-_SIZE_DUE_AFTER = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
