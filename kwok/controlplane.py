@@ -23,7 +23,6 @@ from kwok.progress import Progress
 START_SECONDS = 120.0
 LOOK_EVERY_SECONDS = 0.05
 START_ATTEMPTS = 3
-NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 PORT_TAKEN = ("address already in use", "bind: address")
 CONTROLLER_MANAGER, SCHEDULER, KWOK, APISERVER, ETCD = (
     "kube-controller-manager",
@@ -161,9 +160,6 @@ class ControlPlane:
 
     def start_component(self, name: str, *, wait: bool = True) -> None:
         """Start a component that is not running (with its old ports, but for a new health port)."""
-        if name == KWOK:
-            # The last kwok's leases would keep a new one away from its nodes until they expire, minutes later.
-            probe.request("DELETE", self.ports.apiserver, NODE_LEASES, self._admin_context, None)
         argv = [*self._argv(name), *self._extra_flags.get(name, ())]
         self._running.start(name, argv, self.logs / f"{name}.log", {**os.environ, "GOGC": "200"})
         if wait:

@@ -10,6 +10,7 @@ import yaml
 
 from kwok.errors import LabError
 from kwok.pki import Pair
+from kwok.stages import HEARTBEAT_MILLISECONDS
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 CONTROLLERS = (
@@ -44,7 +45,6 @@ DISABLED_ADMISSION = (
     "LimitRanger",
     "RuntimeClass",
 )
-NODE_LEASE_SECONDS = 200
 NODE_SELECTOR = "kwok.x-k8s.io/node=fake"
 
 
@@ -134,7 +134,7 @@ def controller_manager(binary: Path, kubeconfig: Path, keys: Keys, port: int) ->
         "--kube-api-qps=5000",
         "--kube-api-burst=10000",
         "--concurrent-job-syncs=10",
-        "--node-monitor-grace-period=300s",
+        f"--node-monitor-grace-period={3 * HEARTBEAT_MILLISECONDS // 1000}s",
         "--node-monitor-period=5s",
         f"--root-ca-file={keys.ca_file}",
         f"--service-account-private-key-file={keys.service_accounts}",
@@ -147,7 +147,11 @@ def scheduler(binary: Path, config: Path, port: int) -> list[str]:
 
 
 def kwok(binary: Path, config: Path, kubeconfig: Path, port: int) -> list[str]:
-    """Plays the kubelets of the nodes that carry the annotation; stages come from the configuration file."""
+    """Plays the kubelets of the nodes that carry the annotation; stages come from the configuration file.
+
+    Without node leases: with them KWOK passes over, for good, whatever happens on a node before its own watch has shown
+    it the node's lease, though the node is Ready by then. A node is alive by the heartbeats of its status.
+    """
     return [
         str(binary),
         f"--kubeconfig={kubeconfig}",
@@ -157,7 +161,7 @@ def kwok(binary: Path, config: Path, kubeconfig: Path, port: int) -> list[str]:
         "--cidr=10.64.0.0/12",
         "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={NODE_SELECTOR}",
-        f"--node-lease-duration-seconds={NODE_LEASE_SECONDS}",
+        "--node-lease-duration-seconds=0",
         "--v=WARN",
     ]
 

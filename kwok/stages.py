@@ -25,6 +25,7 @@ STUCK = "8760h"
 TERM_DELAY_MILLISECONDS = 100
 UNMARKED_RETRY_MILLISECONDS = 5000
 HEARTBEAT_MILLISECONDS = 600_000
+"""kube-controller-manager takes a node for lost after three of them."""
 
 RUNNING = """\
 {{ $now := Now }}
@@ -180,6 +181,6 @@ def configuration() -> str:
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "metadata": {"name": "kwok"},
-        "options": {"podPlayStageParallelism": 16, "nodePlayStageParallelism": 8, "nodeLeaseParallelism": 4},
+        "options": {"podPlayStageParallelism": 16, "nodePlayStageParallelism": 8},
     }
     return yaml.safe_dump_all([options, *_node_stages(), *_pod_stages()], sort_keys=False)

@@ -26,7 +26,6 @@ CARDS = 4
 ZONE = "topology.kubernetes.io/zone"
 API = "wholenode.io/v1alpha1"
 CLAIMS = "/apis/wholenode.io/v1alpha1/namespaces/team-b/wholenodeclaims"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 TEAMS = ("team-b", "team-v", "team-w")
 EVICT = {"wholenode.io/policy": "WaitThenEvict"}
 POOLS = {
@@ -73,9 +72,6 @@ class Scene:
             node["metadata"]["labels"][ZONE] = zone
         await create_all(self.admin, made)
         await self.admin.wait_for_all("/api/v1/nodes", lambda found: all(is_ready(one) for one in found.values()))
-        # KWOK overlooks pods that are bound before it has made the node its own, which its lease tells.
-        names = {node["metadata"]["name"] for node in made}
-        await self.admin.wait_for_all(LEASES, lambda found: names <= set(found))
 
     def name(self, node: str) -> str:
         """The node's name, with its mark: `big-000` is `big-<mark>-000`."""

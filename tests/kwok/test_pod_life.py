@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from kwok.admin import Admin, create_all
+from kwok.controlplane import KWOK, ControlPlane
 from kwok.nodes import is_ready
 from kwok.stages import FINISH_AT, NODE_DOWN, STUCK
 from kwok.testing import Fleet
-from kwok.workloads import make_job, make_pod
+from kwok.workloads import Manifest, make_job, make_pod
 
 
 def phase(name: str) -> Any:
@@ -93,6 +94,35 @@ async def test_a_stuck_pod_stays(admin: Admin, fleet: Fleet, namespace: str) -> 
     await admin.delete(f"{path}/after")
     await admin.wait_for(f"{path}/after", gone)
     assert (await admin.get(f"{path}/stuck"))["status"]["phase"] == "Running"
+
+
+async def test_a_pod_runs_however_early_it_is_put_onto_its_node(
+    control_plane: ControlPlane, admin: Admin, fleet: Fleet, namespace: str
+) -> None:
+    control_plane.stop_component(KWOK)
+    control_plane.start_component(KWOK, wait=False)
+    for turn in range(10):
+        nodes = await fleet.add(20, suffix=f"early{turn}")
+        await create_all(admin, [put(make_pod(f"on-{node}", namespace, cards=1), node) for node in nodes])
+    await admin.wait_for_all(
+        f"/api/v1/namespaces/{namespace}/pods",
+        lambda pods: len(pods) == 200 and all(phase("Running")(pod) for pod in pods.values()),
+    )
+
+
+def put(pod: Manifest, node: str) -> Manifest:
+    """The pod, bound to the node by hand."""
+    pod["spec"]["nodeName"] = node
+    return pod
+
+
+async def test_a_node_made_anew_under_its_name_is_served(admin: Admin, fleet: Fleet, namespace: str) -> None:
+    for turn in range(3):
+        [node] = await fleet.add(1)
+        await admin.create(put(make_pod(f"p{turn}", namespace, cards=1), node))
+        await admin.wait_for(f"/api/v1/namespaces/{namespace}/pods/p{turn}", phase("Running"))
+        await admin.delete(f"/api/v1/namespaces/{namespace}/pods/p{turn}", grace_seconds=0)
+        await admin.delete(f"/api/v1/nodes/{node}")
 
 
 async def test_a_cordoned_node_is_tainted_and_freed_again(admin: Admin, fleet: Fleet) -> None:
