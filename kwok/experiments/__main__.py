@@ -17,6 +17,7 @@ from kwok.bench.figures import Figures, read, write
 from kwok.catalogue import KUBERNETES, module_of
 from kwok.errors import LabError
 from kwok.experiments.options import Options
+from kwok.hami.run import REAL
 from kwok.progress import Progress, duration
 
 EXPERIMENTS: Mapping[str, str] = {
@@ -32,7 +33,8 @@ async def run(name: str, options: Options) -> None:
     began, load = time.monotonic(), round(os.getloadavg()[0], 2)
     async for found in measure(options):
         took: Figures = {"seed": options.seed, "repetitions": options.repetitions, "load_average_before": load}
-        versions = {"kubernetes": KUBERNETES, "kueue": module_of("kueue").version}
+        hami = "as named by " + REAL if os.environ.get(REAL) else "the stand-in"
+        versions = {"kubernetes": KUBERNETES, "kueue": module_of("kueue").version, "hami": hami}
         took |= {"took_s": round(time.monotonic() - began, 1), "machine": machine(), "versions": versions}
         write(options.out, {**read(options.out), **found, "run": took})
 
