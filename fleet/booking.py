@@ -9,7 +9,7 @@ from fleet.kueue.victims import leaving
 from fleet.objections import writes
 from fleet.objects import Pod
 from fleet.records import unharmed
-from fleet.resources import Outcome, Phase, Victim, WholeNodeClaim
+from fleet.resources import Phase, Victim, WholeNodeClaim
 from fleet.statuses import entered_at
 from fleet.upkeep import Context
 
@@ -30,27 +30,24 @@ def accepted(context: Context, uid: str) -> bool:
     return pod is not None and leaving(context.view, pod)
 
 
-def booked(context: Context, claim: WholeNodeClaim, new: Iterable[Pod], left_alone: Collection[str] = ()) -> set[str]:
-    """Gangs of the new ones whose loss stands with another pod that was stopped, for whatever claim.
+def booked(claim: WholeNodeClaim, new: Iterable[Pod], left_alone: Collection[str] = ()) -> set[str]:
+    """Gangs of the new ones whose loss stands with another pod that is stopped in the same drain.
 
-    What was stopped before the pod began to run was another loss, unless it was for the same drain. `left_alone` are
-    UIDs of the claim's victims that nobody has stopped.
+    What others have stopped before is left out by `costs.gang_loss`. `left_alone` are UIDs of the claim's victims that
+    nobody has stopped.
     """
-    new = tuple(new)
     leave_out = {pod.metadata.uid for pod in new}.union(left_alone)
-    here = {one.gang for one in drained_victims(claim) if one.uid not in leave_out}
-    return here | {gang for gang, uid in _hits(context, new) if uid not in leave_out and _stopped(context, uid)}
+    return {one.gang for one in drained_victims(claim) if one.uid not in leave_out}
 
 
 def undecided(context: Context, claim: WholeNodeClaim, new: Iterable[Pod]) -> str | None:
     """A gang of the new ones that another claim means to hit and has not yet: who books its loss is open."""
     new = tuple(new)
     uids = {one.uid for one in claim.status.victims}.union(pod.metadata.uid for pod in new)
-    hits = _hits(context, new)
-    return next((gang for gang, uid in hits if uid not in uids and not _stopped(context, uid)), None)
+    return next((gang for gang, uid in _meant(context, new) if uid not in uids and _runs(context, uid)), None)
 
 
-def _hits(context: Context, new: Iterable[Pod]) -> Iterator[tuple[str, str]]:
+def _meant(context: Context, new: Iterable[Pod]) -> Iterator[tuple[str, str]]:
     """Gangs of the new ones, with the UIDs of members that claims have stopped, or mean to stop, in this run."""
     view, begun = context.view, dict[str, datetime]()
     for pod in new:
@@ -64,12 +61,9 @@ def _hits(context: Context, new: Iterable[Pod]) -> Iterator[tuple[str, str]]:
             known = one.gang in begun and one.evicted_at is not None and one.evicted_at >= begun[one.gang]
             if known and not unharmed(view, claim_uid, one):
                 yield one.gang, one.uid
-    for record in view.records.values():
-        spec, stopped = record.spec, record.status.outcome is Outcome.STOPPED
-        if stopped and spec.gang in begun and spec.at >= begun[spec.gang]:
-            yield spec.gang, spec.pod_uid
 
 
-def _stopped(context: Context, uid: str) -> bool:
+def _runs(context: Context, uid: str) -> bool:
+    """Whether the pod is still there and nobody has deleted it, as far as records go by."""
     pod = context.view.pods.get(uid)
-    return pod is None or terminating(pod) or accepted(context, uid)
+    return pod is not None and not terminating(pod)

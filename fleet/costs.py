@@ -12,7 +12,7 @@ from fleet.ledger import Work, serves, warm_up_seconds, work_of
 from fleet.objects import Pod
 from fleet.options import Hit
 from fleet.readiness import service_of
-from fleet.records import job_key
+from fleet.records import job_key, stops_of
 from fleet.requests import Request
 from fleet.resources import GangRef, Victim
 from fleet.view import View
@@ -55,10 +55,23 @@ def _gang_loss(view: View, pod: Pod, key: str, now: datetime) -> GangLoss:
     gang = view.gangs.get(key)
     asked = tuple([view.classify(one) for one in (gang.pods if gang else (pod,))])
     stake = view.memory.recall(("at stake", key), _at_stake, gang, pod if gang is None else None, asked)
-    lost = stake.work.lost(now, _warm_up(view, pod) if stake.serves else None)
+    lost = stake.work.lost(now, _warm_up(view, pod) if stake.serves else None, _hit_at(view, gang))
     weight = weights(view, now).get(pod.metadata.namespace, 1.0)
     spare = 0 if through_kueue(view, pod) else stake.spare
     return GangLoss(key, stake.members, lost.cards, spare, lost.seconds, lost.saved_at, weight)
+
+
+def _hit_at(view: View, gang: Gang | None) -> datetime | None:
+    """When all work of the gang was last lost by a stop of members of it; None if it never was.
+
+    A gang that goes on without those that were stopped lost no work of the others: one of which as many as it needs
+    have run since before.
+    """
+    moments = stops_of(view, gang.key) if gang else ()
+    if gang is None or not gang.minimum:
+        return max(moments, default=None)
+    starts = [pod.status.start_time for pod in gang.pods if pod.spec.node_name and pod.status.start_time]
+    return max((at for at in moments if sum(one <= at for one in starts) < gang.minimum), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,17 +37,20 @@ class Work:
     cards: int = 0
     restart_seconds: float = 0.0
 
-    def lost(self, now: datetime, warm_up_seconds: float | None = None) -> Loss:
+    def lost(self, now: datetime, warm_up_seconds: float | None = None, hit_at: datetime | None = None) -> Loss:
         """What is lost when the gang is stopped at `now`.
 
         Cards of the whole gang x (time since its last checkpoint, else its start, plus the restart cost). A gang has
-        one state, so the newest checkpoint any member reports counts. A service has no work to lose, only the restart
-        that it declares, else its `warm_up_seconds` as they were measured (None: no service).
+        one state, so the newest checkpoint any member reports counts. What was lost when it was hit before, at
+        `hit_at`, is not lost again. A service has no work to lose, only the restart that it declares, else its
+        `warm_up_seconds` as they were measured (None: no service).
         """
         if warm_up_seconds is not None:
             return Loss(self.cards, self.restart_seconds or warm_up_seconds)
         saved_at = self.saved_at(now)
         since = saved_at or self.began or now
+        if hit_at is not None:
+            since = max(since, hit_at)
         return Loss(self.cards, max(0.0, (now - since).total_seconds()) + self.restart_seconds, saved_at)
 
     def saved_at(self, now: datetime) -> datetime | None:

@@ -125,6 +125,23 @@ def stands_for(record: DrainRecord, claim: WholeNodeClaim, victim: Victim) -> bo
     return same and record.status.outcome is not Outcome.SPARED
 
 
+def stops_of(view: View, gang: str) -> tuple[datetime, ...]:
+    """When live gangs' members were stopped for claims, as their records tell; `gang` is the gang's key."""
+    known: dict[str, tuple[datetime, ...]] | None = view.memo.get("stops")
+    if known is None:
+        found: dict[str, set[datetime]] = {}
+        for record in view.records.values():
+            if record.spec.gang in view.gangs and _has_stopped(view, record):
+                found.setdefault(record.spec.gang, set()).add(record.spec.at)
+        known = view.memo["stops"] = {key: tuple(sorted(some)) for key, some in found.items()}
+    return known.get(gang, ())
+
+
+def _has_stopped(view: View, record: DrainRecord) -> bool:
+    outcome = record.status.outcome
+    return (_outcome(view, record, {}, {}) if outcome is Outcome.PENDING else outcome) is Outcome.STOPPED
+
+
 def pending_elsewhere(view: View, pod_uid: str, claim_uid: str) -> DrainRecord | None:
     """An open record of another claim about the pod: until it is resolved, nobody else stops the pod."""
     for record in view.records_of(pod_uid):

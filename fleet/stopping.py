@@ -163,7 +163,7 @@ class _Stopping:
         """What is written down of the new ones."""
         agreements = {pod.metadata.uid: self.verdicts[pod.metadata.uid].agreement for pod in new}
         unharmed = [one.uid for one in self.claim.status.victims if self._unharmed(one)]
-        counted = booked(self.context, self.claim, new, unharmed) if new else set()
+        counted = booked(self.claim, new, unharmed) if new else set()
         found = victims_of(self.view, new, agreements, self.now, counted)
         return {one.uid: msgspec.structs.replace(one, evicted_at=self.now) for one in found}
 

@@ -12,6 +12,7 @@ from fleet.planning import choose
 from fleet.resources import Outcome, Victim
 from fleet.times import format_time
 from fleet.view import View
+from tests.fleet.books import record as row
 from tests.fleet.builders import agreement, at, claim, coscheduling_group, members, node, owned, pod, record, view
 
 NOW = at(1000)
@@ -36,6 +37,25 @@ def test_a_gang_that_goes_on_without_some_loses_only_those() -> None:
     assert lost(seen, *gang[:1]) == [200]
     assert lost(seen, *gang[:2]) == [200, 200]
     assert lost(seen, *gang[:3]) == [800, 0, 0], "the third ends it: all of it is lost, once"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "left"),
+    [(Outcome.STOPPED, 4 * 60), (Outcome.PENDING, 4 * 60), (Outcome.SPARED, 4 * 100)],
+    ids=["stopped", "on its way", "spared"],
+)
+def test_what_a_gang_lost_when_it_was_stopped_before_is_not_lost_again(outcome: Outcome, left: float) -> None:
+    gang = elastic(3, "")[:2]
+    hit = row("e-2", 600, gang="team-v/Gang/e/", seconds=940, outcome=outcome)
+    assert lost(view(node("n0"), node("n1"), gang, hit), *gang) == [left, 0]
+
+
+def test_an_elastic_gang_that_went_on_without_one_still_has_the_work_of_the_others_to_lose() -> None:
+    gang = elastic(4, "2")
+    hits = [row(f"e-{index}", 80, gang="team-v/Gang/e/", seconds=940) for index in (2, 3)]
+    nodes = [node(f"n{index}") for index in range(4)]
+    assert lost(view(nodes, gang[:2], hits), *gang[:2]) == [400, 0]
+    assert lost(view(nodes, gang[:1], hits), gang[0]) == [120], "no two of it run since before: that ended it"
 
 
 @pytest.mark.parametrize("text", ["", "none", "0", "4", "9"])

@@ -3,6 +3,8 @@
 from dataclasses import replace as changed
 from datetime import timedelta
 
+import pytest
+
 from fleet.actions import Action, Answer, CreateRecord, Evict, EvictionAnswer, Timing, WriteStatus
 from fleet.reasons import Reason
 from fleet.resources import Budget, Outcome, Phase
@@ -113,8 +115,26 @@ def test_a_gang_on_the_nodes_of_two_claims_is_lost_once() -> None:
     scene = Simulation().add(node("n1"), node("n2"), spread, agreement(), gang(1, "a"), gang(1, "b"))
     scene.run(60, until=lambda: len(scene.claims) == 2 and all_bound(scene))
     lost = sorted(one.spec.lost_gpu_seconds for one in scene.records.values())
-    assert lost[0] == 0
+    assert lost[0] < 1, "only what the other one ran on since"
     assert 200 <= lost[1] < 210
+
+
+def test_what_survives_a_stop_and_is_stopped_much_later_loses_what_it_did_since() -> None:
+    """Its job is made whole again by a new pod; an hour later another claim stops the pod that was left alone."""
+    pair = [pod(f"v-{index}", on=f"n{index + 1}", gang="v", size=2, grace=2, started=-100) for index in range(2)]
+    again = changed(Timing(), cool_down=timedelta(0))
+    scene = Simulation(timing=again).add(node("n1"), node("n2"), node("n3", ready=False), pair, agreement())
+    scene.add(gang(1, "a"))
+    scene.run(60, until=lambda: all_bound(scene))
+    (first,) = scene.records.values()
+    (left,) = (one for one in pair if one.metadata.uid != first.spec.pod_uid)
+    scene.bind(pod("v-new", gang="v", size=2, grace=2, created=scene.seconds), "n3")
+    scene.go_on(1000)
+    scene.add(gang(1, "b"))
+    scene.run(1200, until=lambda: len(scene.claims) == 2 and all_bound(scene))
+    (second,) = (one for one in scene.records.values() if one is not first and one.spec.pod_uid == left.metadata.uid)
+    assert first.spec.lost_gpu_seconds == pytest.approx(2 * (first.spec.at - at(-100)).total_seconds(), abs=1)
+    assert second.spec.lost_gpu_seconds == pytest.approx(2 * (second.spec.at - first.spec.at).total_seconds(), abs=1)
 
 
 def test_a_pod_that_another_claim_has_not_cleared_up_yet_is_not_written_down() -> None:
