@@ -9,7 +9,7 @@ TEST_WORKERS := 2
 STAMP := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench soak experiments lint format lock generate clean
+.PHONY: help setup demo test explore bench soak experiments lint format lock generate clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo: $(STAMP) ## five 8-card jobs on a busy fleet: the stock scheduler, then wh
 test: $(STAMP) lint ## everything, on a real control plane
 	@$(BIN)/wholenode lab build --kueue
 	@$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+explore: $(STAMP) ## the tests without a control plane, with examples that no run has drawn before
+	@$(BIN)/python -m pytest -m "not cluster" --numprocesses $(TEST_WORKERS) --hypothesis-profile explore $(PYTEST_ARGS)
 
 bench: $(STAMP) ## how long whole-node jobs wait, beside kube-scheduler's own preemption
 	@$(BIN)/python -m kwok.bench

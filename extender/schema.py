@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import msgspec
+from msgspec import inspect
 
 from extender.explaining import Failure
 from extender.protocol import ExtenderArgs, ExtenderFilterResult, ExtenderPreemptionArgs, HostPriority, PreemptionResult
@@ -18,12 +19,33 @@ _ALL: Final = [*(one for pair in _TYPES.values() for one in pair), Explanation, 
 _SCHEMAS, _COMPONENTS = msgspec.json.schema_components(_ALL, ref_template="#/components/schemas/{name}")
 
 
-_TIME: Final = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}], "default": None}
+def _mark_times(kind: inspect.Type, seen: set[type]) -> None:
+    """Say of every time among the components that it is one: msgspec describes it as any text."""
+    match kind:
+        case inspect.StructType(cls=struct, fields=fields) if struct not in seen:
+            seen.add(struct)
+            for field in fields:
+                options = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+                if any(isinstance(one, inspect.DateTimeType) for one in options):
+                    schema = _COMPONENTS[struct.__name__]["properties"][field.encode_name]
+                    for one in schema.get("anyOf", [schema]):
+                        if one.get("type") == "string":
+                            one["format"] = "date-time"
+                _mark_times(field.type, seen)
+        case inspect.UnionType(types=options):
+            for one in options:
+                _mark_times(one, seen)
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
+            _mark_times(item, seen)
+        case inspect.DictType(value_type=value):
+            _mark_times(value, seen)
+        case inspect.Metadata(type=inner):
+            _mark_times(inner, seen)
 
-for _component in _COMPONENTS.values():
-    for _name in _component.get("properties", {}):
-        if _name.endswith(("Time", "Timestamp")):
-            _component["properties"][_name] = _TIME  # else it is said to be any text
+
+_seen: Final[set[type]] = set()
+for _kind in inspect.multi_type_info(_ALL):
+    _mark_times(_kind, _seen)
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from kwok.admin import Admin
 from kwok.binaries import ensure
@@ -15,8 +15,10 @@ from kwok.catalogue import NAMED_PATHS
 from kwok.controlplane import ControlPlane
 from kwok.testing import Fleet, remove_namespace
 
-# How long one example takes depends on what else the machine does: no test may fail for that.
-settings.register_profile("wholenode", deadline=None)
+# How long one example takes depends on what else the machine does: no test may fail for that. Nor may one fail for what
+# this run happens to draw: new examples are drawn by whoever asks for them (`make explore`).
+settings.register_profile("wholenode", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck))
 settings.load_profile("wholenode")
 
 CLUSTER_FIXTURES = {"control_plane", "built"}

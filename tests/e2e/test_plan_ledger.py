@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kwok.admin import Admin
-from kwok.controlplane import ControlPlane
+from kwok.controlplane import CONTROLLER_MANAGER, KWOK, SCHEDULER, ControlPlane
 from kwok.landings import PodWatch
 from kwok.product import CONTROLLER, EXTENDER, Product
 from kwok.race import prepare
@@ -95,7 +95,8 @@ async def test_d20_a_plan_is_the_same_live_and_from_a_dump_and_nothing_is_writte
     claims = await admin.wait_for_all(OWN_CLAIMS, waiting)
     for name in (CONTROLLER, EXTENDER):  # from now on nobody else writes
         product.kill(name)
-    await asyncio.to_thread(plane.stop_component, "kube-scheduler")
+    for name in (SCHEDULER, CONTROLLER_MANAGER, KWOK):
+        await asyncio.to_thread(plane.stop_component, name)
     kubeconfig = await reader(admin, plane)
     (pod, *_) = await admin.list(f"/api/v1/namespaces/{BENEFICIARY}/pods")
     before = await versions(admin)

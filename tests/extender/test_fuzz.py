@@ -132,6 +132,14 @@ def test_the_description_covers_what_kube_scheduler_sends(verb: str) -> None:
     assert set(OPENAPI["paths"][f"/{verb}"]["post"]["responses"]) >= {"200", "408", "413"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("Metadata", "creationTimestamp"), ("Terminated", "finishedAt"), ("Explanation", "since")]
+)
+def test_times_are_described_as_times(kind: str, name: str) -> None:
+    described = COMPONENTS[kind]["properties"][name]["anyOf"]
+    assert {"type": "string", "format": "date-time"} in described
+
+
 async def test_the_document_is_served_and_complete() -> None:
     status, text = await call(RIG.app, "GET", "/openapi.json")
     assert status == 200

@@ -73,9 +73,10 @@ def gates(pod: Object) -> set[str]:
 async def test_a_job_is_admitted_and_runs_within_the_quota(admin: Admin, queue: str) -> None:
     await create_all(admin, [queued_job(f"job-{index}", queue, cards=8) for index in range(3)], parallel=1)
     await all_run(admin, queue, 2)
-    workloads = await admin.list(f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{queue}/workloads")
-    waiting = [one for one in workloads if "admission" not in one["status"]]
-    assert len(workloads) == 3
+    workloads = await admin.wait_for_all(
+        f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{queue}/workloads", lambda found: len(found) == 3
+    )
+    waiting = [one for one in workloads.values() if "admission" not in one.get("status", {})]
     assert len(waiting) == 1
 
 
