@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,7 +108,7 @@ def _text(path: Path) -> str:
 def _scheduler_configs(path: Path) -> tuple[Configuration, ...]:
     from cluster.configs import scheduler_configs
 
-    found = scheduler_configs(str(path), _text(path))
+    found = scheduler_configs(os.fsencode(path).decode(errors="replace"), _text(path))
     if not found:
         raise Unchecked(f"{path}: there is no KubeSchedulerConfiguration in it")
     return found

@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from fleet.doctor.checkup import KueueConfiguration
-from fleet.doctor.schedulers import KIND, Configuration, read
+from fleet.doctor.schedulers import KIND, Configuration, given, read
 
 _KUEUE_GROUP: Final = "config.kueue.x-k8s.io/"
 _CONFIG_MAP: Final = "ConfigMap"
@@ -38,7 +38,7 @@ def kueue_config(text: str) -> KueueConfiguration | None:
     try:
         for one in _documents(text):
             if str(one.get("apiVersion", "")).startswith(_KUEUE_GROUP) and one.get("kind") == "Configuration":
-                return msgspec.convert(one, KueueConfiguration)
+                return msgspec.convert(given({"resources": one.get("resources")}), KueueConfiguration)
     except (*_BROKEN, msgspec.ValidationError):
         return None
     return None

@@ -16,6 +16,7 @@ from fleet.names import (
     COSCHEDULING_GROUP,
     GANG,
     GANG_MIN_SIZE,
+    GANG_OWNER,
     GANG_SIZE,
     IN_TREE_API,
     JOB_COMPLETION_INDEX,
@@ -80,7 +81,7 @@ def candidate_refs(pod: Pod) -> tuple[GangRef, ...]:
     of_set = _set_ref(pod, owner)
     in_tree = pod.spec.scheduling_group
     if _is_name(name := meta.annotation(GANG)):
-        return (GangRef("Gang", name, _uid(owner, of_set)),)
+        return (GangRef("Gang", name, meta.annotation(GANG_OWNER) or _uid(owner, of_set)),)
     if in_tree is not None and _is_name(name := in_tree.pod_group_name):
         return (GangRef("PodGroup", name, IN_TREE_API),)
     if _is_name(name := meta.label(KUEUE_POD_GROUP)):

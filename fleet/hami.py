@@ -3,10 +3,12 @@
 Annotations and the rule as in HAMi 2.8 to 2.10 (node register in JSON, device lists as `uuid,type,MiB,percent:...;`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -33,6 +35,7 @@ CORES: Final = "nvidia.com/gpucores"
 PARTS: Final = frozenset({MEMORY, PERCENTAGE, CORES})
 """Names that ask for parts of cards; nodes offer them in HAMi's register, not in `allocatable`."""
 
+_NAMES: Final = (DEFAULT_RESOURCE, *PARTS)
 _WHOLE: Final = 100
 
 
@@ -52,13 +55,23 @@ _REGISTER_DECODER: Final = msgspec.json.Decoder(tuple[Card, ...])
 def cards_of(node: Node) -> tuple[Card, ...] | None:
     """The cards HAMi may use on the node: healthy and not cordoned; None if HAMi does not know the node.
 
-    A register that cannot be read has no cards: HAMi places nothing there either.
+    A register that cannot be read has no cards: HAMi places nothing there either. Nor does it where the kubelet offers
+    none any more, since the device plugin is gone: the register stays behind.
     """
     text = node.metadata.annotation(REGISTER)
     if text is None:
         return None
+    if not _offered(node):
+        return ()
     cordoned = node.metadata.annotation(DEVICE_CORDON)
     return _usable(text, cordoned or "")
+
+
+def _offered(node: Node) -> bool:
+    try:
+        return count((node.status.allocatable or {}).get(DEFAULT_RESOURCE, 0)) > 0
+    except FleetError:
+        return False
 
 
 def registered(node: Node) -> tuple[Card, ...] | None:
@@ -114,11 +127,12 @@ def _usable(register: str, cordoned: str) -> tuple[Card, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a pod has of one card: `memory_mib` of its memory and `cores` percent of its processors."""
+    """What a pod has of one card: `memory_mib` of memory and `cores` percent of the processors, in `slots` parts."""
 
     uuid: str
     memory_mib: int
     cores: int
+    slots: int = 1
 
 
 def booked_node(pod: Pod) -> str | None:
@@ -127,23 +141,52 @@ def booked_node(pod: Pod) -> str | None:
 
 
 def shares(pod: Pod) -> tuple[Share, ...]:
-    """What HAMi has given the pod, card by card; empty if it has given nothing, or nothing that can be read."""
+    """What HAMi has given the pod, each card once; empty if it has given nothing, or nothing that can be read.
+
+    Of what init containers have of a card, one after the other, and what the others have of it together, the larger
+    counts, as with HAMi 2.10.
+    """
     text = pod.metadata.annotation(ALLOCATED)
-    return _parse(text) if text else ()
+    if not text:
+        return ()
+    return _parse(text, _lists_before(text, pod.spec) if pod.spec.init_containers else 0)
+
+
+def _lists_before(text: str, spec: PodSpec) -> int:
+    """How many of the lists, of which each container has one, are those of init containers; 0 if nothing tells.
+
+    HAMi 2.10 leaves out those of init containers without cards (HAMi#2899).
+    """
+    before, lists = spec.init_containers or (), text.count(";") + (not text.endswith(";"))
+    asking = sum(any(name in side for side in _sides(one) for name in _NAMES) for one in before)
+    together = len(spec.containers or ())
+    return next((count for count in (len(before), asking) if count + together == lists), 0)
 
 
 @lru_cache(maxsize=65_536)
-def _parse(text: str) -> tuple[Share, ...]:
-    found = []
-    for part in text.replace(";", ":").split(":"):
+def _parse(text: str, before: int) -> tuple[Share, ...]:
+    lists = [_listed(one) for one in text.split(";")]
+    together: dict[str, Share] = {}
+    for share in chain.from_iterable(lists[before:]):
+        known = together.get(share.uuid, Share(share.uuid, 0, 0, 0))
+        together[share.uuid] = Share(
+            share.uuid, known.memory_mib + share.memory_mib, known.cores + share.cores, known.slots + 1
+        )
+    for share in chain.from_iterable(lists[:before]):
+        known = together.get(share.uuid, share)
+        together[share.uuid] = Share(
+            share.uuid, max(known.memory_mib, share.memory_mib), max(known.cores, share.cores), known.slots
+        )
+    return tuple(together.values())
+
+
+def _listed(text: str) -> Iterator[Share]:
+    for part in text.split(":"):
         fields = part.split(",")
         if len(fields) < 4:  # noqa: PLR2004 - uuid, type, memory, cores
             continue
-        try:
-            found.append(Share(fields[0], int(fields[2]), int(fields[3])))
-        except ValueError:
-            continue
-    return tuple(found)
+        with suppress(ValueError):
+            yield Share(fields[0], int(fields[2]), int(fields[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +250,8 @@ class Use:
     memory_mib: int = 0
     cores: int = 0
 
-    def add(self, memory_mib: int, cores: int, sign: int = 1) -> None:
-        self.slots += sign
+    def add(self, memory_mib: int, cores: int, sign: int = 1, slots: int = 1) -> None:
+        self.slots += sign * slots
         self.memory_mib += sign * memory_mib
         self.cores += sign * cores
 

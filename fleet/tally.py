@@ -34,13 +34,13 @@ class NodeUse:
     def add(self, holding: _Holding, sign: int) -> None:
         self.plain += sign * holding.plain
         for share in holding.shares:
-            self._take(share.uuid, share.memory_mib, share.cores, sign)
+            self._take(share.uuid, share.memory_mib, share.cores, sign, share.slots)
         for device in holding.devices:
             self._take(device, 0, 0, sign)
 
-    def _take(self, card: str, memory_mib: int, cores: int, sign: int) -> None:
+    def _take(self, card: str, memory_mib: int, cores: int, sign: int, slots: int = 1) -> None:
         use = self.cards.setdefault(card, hami.Use())
-        use.add(memory_mib, cores, sign)
+        use.add(memory_mib, cores, sign, slots)
         if not use.slots:
             del self.cards[card]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Final
 
 from fleet.cards import gated_by, waiting
 from fleet.errors import FleetError
@@ -27,6 +28,17 @@ def nodes_wanted(claim: WholeNodeClaim, takers: tuple[Pod, ...]) -> int:
     return sum(waiting(pod) for pod in takers) or claim.spec.nodes
 
 
+_ONE_BY_ONE: Final = (
+    ". A StatefulSet makes the next pod when the last one is ready, unless its podManagementPolicy is Parallel"
+)
+
+
+def _in_order(gang: Gang) -> bool:
+    """Whether a StatefulSet makes the pods: what it does by default never makes a gang complete."""
+    owners = (pod.metadata.controller() for pod in gang.pods)
+    return gang.ref.kind == "Gang" and any(owner is not None and owner.kind == "StatefulSet" for owner in owners)
+
+
 def unready(claim: WholeNodeClaim, gang: Gang | None, *, at_our_check: bool = False) -> tuple[Reason, str] | None:
     """Why the gang could not start whole, even on empty nodes; None if all of it is there and free of other gates.
 
@@ -39,7 +51,8 @@ def unready(claim: WholeNodeClaim, gang: Gang | None, *, at_our_check: bool = Fa
     if gang is not None and gang.unsized:
         return Reason.GANG_INCOMPLETE, f"{present} pod(s) of the gang exist, of how many is not known: {gang.unsized}"
     if gang is None or present < size:
-        return Reason.GANG_INCOMPLETE, f"{present} of {size} pods of the gang exist; it starts whole or not at all"
+        text = f"{present} of {size} pods of the gang exist; it starts whole or not at all"
+        return Reason.GANG_INCOMPLETE, text + (_ONE_BY_ONE if gang and _in_order(gang) else "")
     passable = {CLAIM_KEY, *(GATES if at_our_check else ())}
     foreign = sorted({name for pod in gang.pods if waiting(pod) for name in gated_by(pod)} - passable)
     if foreign:

@@ -59,6 +59,7 @@ class Code(StrEnum):
     BYPASSES_HAMI = "BypassesHAMi"
     OTHER_SCHEDULER = "OtherScheduler"
     CARDS_OF_DAEMONSET = "CardsOfDaemonSet"
+    LOCK_OF_ENDED_POD = "LockOfEndedPod"
     LOCK_OF_GONE_POD = "LockOfGonePod"
     OLD_LOCK = "OldLock"
     LOCK_CONTENTION = "LockContention"

@@ -14,10 +14,17 @@ from fleet.times import parse_time
 
 _LONG: Final = timedelta(seconds=30)
 """A device plugin takes well below a second; kube-scheduler gives up on HAMi's bind after 30 s."""
+_EXPIRY: Final = f"{LOCK_EXPIRES_AFTER.total_seconds() / 60:.0f} min"
 _RECENT: Final = timedelta(minutes=5)
 _LEAST_FAILED: Final = 5
 _WORDS: Final = ("node lock", "nodelock", "mutex.lock", "has been locked", "lock node")
+_YOUNG: Final = timedelta(seconds=10)
+"""Nodes and pods are read side by side: the holder of a younger lock may have been made since."""
 _FIX_GONE: Final = (
+    "HAMi takes such a lock over with its next binding there; until then, or for {expiry}, no claim can prove\n"
+    "the node empty. Sooner: kubectl annotate node {node} hami.io/mutex.lock-"
+)
+_FIX_ENDED: Final = (
     "HAMi takes such a lock over after {expiry}; sooner: kubectl annotate node {node} hami.io/mutex.lock-\n"
     "If it happens again, shorten it (HAMi's scheduler extender): --node-lock-timeout=30s"
 )
@@ -38,7 +45,7 @@ def check(seen: Checkup) -> tuple[Finding, ...]:
     if not any(registered(node) is not None for node in seen.view.nodes.values()):
         return (not_used("no node is HAMi's"),)
     locks = tuple(_locks(seen))
-    findings = [*_gone(locks), *_old(locks), *_fights(seen)]
+    findings = [*_ended(locks), *_gone(locks), *_old(locks), *_fights(seen)]
     ages = [one["ageSeconds"] for one in locks]
     return tuple(findings) or (fine("no lock stays", locks=len(locks), oldestSeconds=max(ages, default=0)),)
 
@@ -56,7 +63,8 @@ def _locks(seen: Checkup) -> Iterator[dict[str, Any]]:
             "node": name,
             "pod": f"{namespace}/{pod}",
             "ageSeconds": round(_age(taken_at, seen.at).total_seconds(), 1),
-            "podExists": holder is not None and not finished(holder),
+            "podExists": holder is not None,
+            "podEnded": holder is not None and finished(holder),
         }
 
 
@@ -68,17 +76,25 @@ def _age(taken_at: str, now: datetime) -> timedelta:
         return LOCK_EXPIRES_AFTER
 
 
-def _gone(locks: tuple[dict[str, Any], ...]) -> Iterator[Finding]:
-    found = [one for one in locks if not one["podExists"]]
+def _ended(locks: tuple[dict[str, Any], ...]) -> Iterator[Finding]:
+    found = [one for one in locks if one["podEnded"]]
     if found:
-        text = f"{len(found)} nodes are locked for pods that are gone or ended: {shown(one['node'] for one in found)}"
-        expiry = f"{LOCK_EXPIRES_AFTER.total_seconds() / 60:.0f} min"
-        fix = _FIX_GONE.format(expiry=expiry, node=found[0]["node"])
-        yield Finding(Code.LOCK_OF_GONE_POD, Verdict.PROBLEM, text, {"locks": found}, fix)
+        text = f"{len(found)} nodes are locked for pods that have ended: {shown(one['node'] for one in found)}"
+        fix = _FIX_ENDED.format(expiry=_EXPIRY, node=found[0]["node"])
+        yield Finding(Code.LOCK_OF_ENDED_POD, Verdict.PROBLEM, text, {"locks": found}, fix)
+
+
+def _gone(locks: tuple[dict[str, Any], ...]) -> Iterator[Finding]:
+    found = [one for one in locks if not one["podExists"] and one["ageSeconds"] >= _YOUNG.total_seconds()]
+    if found:
+        text = f"{len(found)} nodes are locked for pods that are gone: {shown(one['node'] for one in found)}"
+        fix = _FIX_GONE.format(expiry=_EXPIRY, node=found[0]["node"])
+        yield Finding(Code.LOCK_OF_GONE_POD, Verdict.WARNING, text, {"locks": found}, fix)
 
 
 def _old(locks: tuple[dict[str, Any], ...]) -> Iterator[Finding]:
-    found = [one for one in locks if one["podExists"] and one["ageSeconds"] >= _LONG.total_seconds()]
+    running = [one for one in locks if one["podExists"] and not one["podEnded"]]
+    found = [one for one in running if one["ageSeconds"] >= _LONG.total_seconds()]
     if found:
         oldest = max(one["ageSeconds"] for one in found)
         names = shown(one["node"] for one in found)

@@ -151,13 +151,13 @@ class Configuration:
         return (*(one for one in every if not one.ignorable), *(one for one in every if one.ignorable))
 
 
-def _given(loaded: Any, depth: int) -> Any:
+def given(loaded: Any, depth: int = _DEPTH) -> Any:
     """Without what is null: Kubernetes takes that for left out. Not deeper than we read: YAML may refer to itself."""
     if isinstance(loaded, str):
         return loaded.encode(errors="replace").decode()  # YAML can write half a character, which nobody can show
     if depth and isinstance(loaded, dict):
-        return {key: _given(value, depth - 1) for key, value in loaded.items() if value is not None}
-    return [_given(one, depth - 1) for one in loaded] if depth and isinstance(loaded, list) else loaded
+        return {key: given(value, depth - 1) for key, value in loaded.items() if value is not None}
+    return [given(one, depth - 1) for one in loaded] if depth and isinstance(loaded, list) else loaded
 
 
 def read(source: str, loaded: object) -> Configuration | None:
@@ -168,6 +168,6 @@ def read(source: str, loaded: object) -> Configuration | None:
         return Configuration(source, problem=f"apiVersion: must be {API_VERSION}")
     known = {name: loaded[name] for one in fields(Document) if (name := one.encode_name) in loaded}
     try:
-        return Configuration(source, msgspec.convert(_given(known, _DEPTH), Document))
+        return Configuration(source, msgspec.convert(given(known), Document))
     except msgspec.ValidationError as error:
         return Configuration(source, problem=" ".join(str(error).split()))

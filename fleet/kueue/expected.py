@@ -17,7 +17,7 @@ from fleet.kueue.objects import PodSet, PodSetAssignment, ResourceFlavor, Worklo
 from fleet.kueue.topology import bound_to, places
 from fleet.kueue.turns import TURNS, Turn, of_pods, turns
 from fleet.marks import ENDED
-from fleet.names import GANG, GANG_SIZE, KUEUE_QUEUE
+from fleet.names import GANG, GANG_OWNER, GANG_SIZE, KUEUE_QUEUE
 from fleet.objects import Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from fleet.requests import Classifier, RequestClass
 from fleet.resources import Phase, WholeNodeClaim
@@ -27,8 +27,8 @@ _UID: Final = "expected/"
 _PODSET: Final = "kueue.x-k8s.io/podset"
 """Label that Kueue puts on the pods of started jobs: the name of their pod set."""
 _ONE_OWNER: Final = frozenset({"Job", "JobSet"})
-"""Kinds all of whose pods are of one gang by their owner. Others have launchers of another owner (MPIJob), which are
-not waited for: they take no node."""
+"""Kinds all of whose pods are of one gang by their owner. Others have their pods made by another object (a RayJob by a
+RayCluster), and launchers by a third (an MPIJob's by a Job), which are not waited for: they take no node."""
 MOST_CLAIMS: Final = 3
 """How many claims may fail for a Workload before it is its owner's turn."""
 
@@ -92,7 +92,17 @@ def whole_sets(view: View, workload: Workload) -> frozenset[str]:
 
 
 def _whole(workload: Workload, classifier: Classifier) -> frozenset[str]:
-    return frozenset(one.name for one in workload.spec.pod_sets or () if _takes_node(one, classifier))
+    assigned = _assigned(workload)
+    return frozenset(
+        one.name
+        for one in workload.spec.pod_sets or ()
+        if _count(one, assigned.get(one.name)) and _takes_node(one, classifier)
+    )
+
+
+def _assigned(workload: Workload) -> Mapping[str, PodSetAssignment]:
+    admission = workload.status.admission
+    return {one.name: one for one in (admission.pod_set_assignments if admission else None) or ()}
 
 
 def _takes_node(pod_set: PodSet, classifier: Classifier) -> bool:
@@ -155,7 +165,7 @@ def _sets(workload: Workload, flavors: tuple[ResourceFlavor, ...], classifier: C
     whole = _whole(workload, classifier)
     if owner is None or admission is None or not whole or missing_flavors(workload, flavors):
         return ()
-    assigned = {one.name: one for one in admission.pod_set_assignments or ()}
+    assigned = _assigned(workload)
     by_name = {one.metadata.name: one for one in flavors}
     taking = [
         (one, assigned[one.name], _count(one, assigned[one.name]))
@@ -172,6 +182,8 @@ def _sets(workload: Workload, flavors: tuple[ResourceFlavor, ...], classifier: C
     for one, assignment, count in taking:
         said = one.template.metadata.annotations or {}
         added = {GANG: names[one.name], GANG_SIZE: str(totals[names[one.name]])}
+        if owner.kind not in _ONE_OWNER:
+            added[GANG_OWNER] = owner.uid
         missing = {key: text for key, text in added.items() if key not in said}
         used = [by_name[name] for name in dict.fromkeys((assignment.flavors or {}).values())]
         spec = _spec(workload, one, used, assignment)
@@ -189,9 +201,9 @@ def missing_flavors(workload: Workload, flavors: Iterable[ResourceFlavor]) -> tu
     return tuple(sorted({name for one in assigned for name in (one.flavors or {}).values()} - there))
 
 
-def _count(pod_set: PodSet, assignment: PodSetAssignment) -> int:
-    """What Kueue admitted: it may be fewer than were asked for."""
-    return pod_set.count if assignment.count is None else assignment.count
+def _count(pod_set: PodSet, assignment: PodSetAssignment | None) -> int:
+    """What Kueue admitted: it may be fewer than were asked for. A group of workers may be scaled to none."""
+    return pod_set.count if assignment is None or assignment.count is None else assignment.count
 
 
 def _spec(workload: Workload, pod_set: PodSet, flavors: list[ResourceFlavor], assignment: PodSetAssignment) -> PodSpec:

@@ -1,6 +1,8 @@
 """Which gangs a Workload at our check has, and what keeps them from starting besides the nodes."""
 
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
 
 from fleet.cards import waiting
 from fleet.gangs import Gang, known_ref
@@ -18,6 +20,8 @@ from fleet.selectors import tolerates
 from fleet.statuses import entered_at
 from fleet.view import View
 from fleet.wants import unready
+
+_CUT: Final = timedelta(seconds=1)
 
 
 def turns_by_gang(view: View) -> Mapping[str, Turn]:
@@ -62,14 +66,16 @@ def keys_of(view: View, turn: Turn) -> tuple[str, ...]:
 def unanswered(view: View, turn: Turn, keys: tuple[str, ...]) -> WholeNodeClaim | None:
     """The last claim that failed in this reservation of the quota, as long as Kueue has not heard of it.
 
-    Times are cut to seconds, so that a failure just before may seem to be of this one: Kueue counts the retries.
+    Times are cut to seconds, so that a failure just before may seem to be of this one: then the retries that Kueue has
+    counted decide, though there may have been some for other reasons.
     """
     failed = failed_claims(view, turn.workload, keys)
     entry = next(one for one in turn.workload.status.admission_checks or () if one.name == turn.check)
-    if not failed or len(failed) <= (entry.retry_count or 0):
+    at = entered_at(failed[-1].status, failed[-1].status.phase) if failed else None
+    if not failed or (at and turn.since and at < turn.since):
         return None
-    at = entered_at(failed[-1].status, failed[-1].status.phase)
-    return failed[-1] if at is None or turn.since is None or at >= turn.since else None
+    surely = at is None or turn.since is None or at >= turn.since + _CUT
+    return failed[-1] if surely or len(failed) > (entry.retry_count or 0) else None
 
 
 def unready_now(view: View, claim: WholeNodeClaim, gang: Gang | None) -> tuple[Reason, str] | None:

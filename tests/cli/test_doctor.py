@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from cli.doctor import _scheduler_configs
 from cluster.client import Api
+from cluster.configs import kueue_config
 from fleet.doctor.findings import Code
 from fleet.doctor.registry import CHECKS, NAMES
 from fleet.hami import ALLOCATED
@@ -270,6 +273,19 @@ def test_a_file_that_is_no_configuration_by_its_size_is_not_read(tmp_path: Path)
     big.write_text("kind: KubeSchedulerConfiguration\n" + "#" * 1024 * 1024, encoding="utf-8")
     done = run("doctor", "--scheduler-config", str(big))
     assert (done.exit_code, done.output) == (2, f"Error: {big} is larger than 1 MiB: that is no configuration\n")
+
+
+@pytest.mark.parametrize("empty", ["resources:\n", "resources:\n  transformations:\n  - {input: x, multiplyBy: }\n"])
+def test_an_empty_part_of_kueues_configuration_is_left_out(empty: str) -> None:
+    """As Kubernetes has it: what is null is not given."""
+    assert kueue_config(f"apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{empty}") is not None
+
+
+def test_a_file_whose_name_is_no_text_is_read(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.yaml")
+    Path(name).write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    (found,) = _scheduler_configs(Path(name))
+    assert found.source.encode()
 
 
 def test_watching_looks_twice(cluster: Any) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.fitness import Obstacle, lack_of_room, obstacle, usable_cards, whole
-from fleet.hami import Card, Share, Use, cards_of, fits, shares, wish, wishes
+from fleet.hami import ALLOCATED, Card, Share, Use, cards_of, fits, shares, wish, wishes
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Container, PodSpec
 from fleet.requests import Classifier, Request, RequestClass
@@ -23,6 +23,45 @@ TENTH = asking(1, memory=2456, cores=10)
 
 def classified(*containers: Container, inits: tuple[Container, ...] | None = None) -> Request:
     return CLASSES.classify(pod("p", containers=containers, inits=inits))
+
+
+def test_a_node_whose_device_plugin_is_gone_has_no_cards_though_its_register_stays() -> None:
+    """As with HAMi: it drops a node's devices when the kubelet offers none of them any more."""
+    found = shared_node("n", "big")
+    none = {**(found.status.allocatable or {}), GPU: "0"}
+    gone = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, allocatable=none, capacity=none))
+    assert usable_cards(found, GPU) == 8
+    assert usable_cards(gone, GPU) == 0
+    assert free_cards(gone, GPU, Tally().on("n")) == 0
+    assert obstacle(gone, BIG, (), "") is Obstacle.MISSING_CARDS
+
+
+LISTS = "c0,NVIDIA,2000,20:;"
+
+
+@pytest.mark.parametrize(
+    ("inits", "text", "held"),
+    [
+        ((TENTH,), LISTS + "c0,NVIDIA,3000,10:;", Share("c0", 3000, 20)),
+        ((TENTH, TENTH), LISTS * 2 + "c0,NVIDIA,1000,10:;", Share("c0", 2000, 20)),
+        ((container(), TENTH), LISTS + "c0,NVIDIA,3000,10:;", Share("c0", 3000, 20)),
+        ((container(), TENTH), ";" + LISTS + "c0,NVIDIA,3000,10:;", Share("c0", 3000, 20)),
+        ((container(),), LISTS, Share("c0", 2000, 20)),
+        ((TENTH,), LISTS + ";", Share("c0", 2000, 20)),
+        ((), LISTS, Share("c0", 2000, 20)),
+    ],
+    ids=["one", "two", "left out", "empty list", "main's alone", "init's alone", "none"],
+)
+def test_of_init_containers_and_the_others_the_larger_share_counts(
+    inits: tuple[Container, ...], text: str, held: Share
+) -> None:
+    """As with HAMi 2.10, which leaves out the lists of init containers without cards (HAMi#2899)."""
+    assert shares(pod("p", notes={ALLOCATED: text}, containers=(TENTH,), inits=inits)) == (held,)
+
+
+def test_containers_that_run_together_add_up() -> None:
+    one = pod("p", notes={ALLOCATED: LISTS * 2}, containers=(TENTH, TENTH))
+    assert shares(one) == (Share("c0", 4000, 40, slots=2),)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.actions import CreateClaim, SetCheck, Steer
 from fleet.kueue.expected import is_expected
-from fleet.names import CLAIM_KEY, GANG, GANG_SIZE, POLICY
+from fleet.names import CLAIM_KEY, GANG, GANG_OWNER, GANG_SIZE, POLICY
 from fleet.objects import Toleration
 from fleet.reasons import Reason
 from fleet.resources import Phase
@@ -421,7 +421,7 @@ def test_a_launcher_of_another_owner_is_not_waited_for() -> None:
     play.run(30, lambda: "Ready" in play.states())
     said = {one.name: one for one in play.answers_given[-1].updates}
     assert set(said) == {"worker"}
-    assert said["worker"].annotations == {GANG: "mpi", GANG_SIZE: "2"}
+    assert said["worker"].annotations == {GANG: "mpi", GANG_SIZE: "2", GANG_OWNER: "mpijob-mpi"}
 
 
 def test_a_changed_count_while_it_is_our_turn_changes_what_is_needed() -> None:
