@@ -1,12 +1,15 @@
 """How many cards a pod asks for and holds, and what else it needs: the one place that counts a pod's resources."""
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 from fleet.hami import booked_node
 from fleet.objects import Condition, Container, Pod, PodSpec
 from fleet.quantities import amount, count, milli
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
+_DEFAULT_GRACE_SECONDS = 30
+_MOST_GRACE_SECONDS = 366 * 86_400
 
 
 def requested(spec: PodSpec, resource: str, read: Callable[[str | int], int] = count) -> int:
@@ -47,6 +50,12 @@ def cards(pod: Pod, resource: str) -> int:
 def finished(pod: Pod) -> bool:
     """Whether the pod has ended for good; only then, or with its object gone, are its cards free."""
     return pod.status.phase in _FINISHED
+
+
+def grace(pod: Pod) -> timedelta:
+    """How long the pod may take to end once it is stopped; the API server sets no upper limit, a year is ours."""
+    seconds = pod.spec.termination_grace_period_seconds
+    return timedelta(seconds=_DEFAULT_GRACE_SECONDS if seconds is None else min(max(0, seconds), _MOST_GRACE_SECONDS))
 
 
 def seat(pod: Pod) -> str | None:

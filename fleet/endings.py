@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.cards import terminating
+from fleet.cards import grace, terminating
 from fleet.forecasts import natural_end
 from fleet.limits import lodges
 from fleet.objects import Pod
-from fleet.occupants import grace
 from fleet.resources import Victim, WholeNodeClaim
 from fleet.upkeep import Context
 

@@ -38,6 +38,7 @@ from fleet.objects import CoschedulingGroup, Job, OwnerReference, Pod, PodGroup
 from fleet.resources import GangRef
 
 _MAX_SIZE = 1024
+_MAX_DIGITS = 20
 _MAX_NAME = 253
 
 
@@ -245,7 +246,9 @@ def _largest(texts: Iterable[str | None]) -> int:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_SIZE else 0
+    # Python reads no number of more than some thousand digits, and anybody may write one into an annotation.
+    short = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return int(text) if short and 0 < int(text) <= _MAX_SIZE else 0
 
 
 def _minimum(group: PodGroup | CoschedulingGroup) -> tuple[str, int]:

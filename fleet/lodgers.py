@@ -6,6 +6,7 @@ long it runs (`wholenode.io/expected-run`). One that tolerates everything has de
 
 from datetime import datetime, timedelta
 
+from fleet.cards import grace
 from fleet.errors import FleetError
 from fleet.names import CLAIM_KEY, EXPECTED_RUN
 from fleet.objects import Pod
@@ -29,7 +30,7 @@ def declared_run(pod: Pod) -> timedelta | None:
 def may_enter(pod: Pod, drained_by: datetime | None, now: datetime) -> bool:
     """Whether the pod, started now, is gone before the last victim is expected to be, with grace and a margin."""
     run = declared_run(pod)
-    return run is not None and drained_by is not None and now + run + _grace(pod) + MARGIN <= drained_by
+    return run is not None and drained_by is not None and now + run + grace(pod) + MARGIN <= drained_by
 
 
 def may_finish(pod: Pod, drained_by: datetime | None, now: datetime) -> bool:
@@ -38,9 +39,4 @@ def may_finish(pod: Pod, drained_by: datetime | None, now: datetime) -> bool:
     if run is None or drained_by is None:
         return False
     end = (pod.status.start_time or now) + run
-    return now < end + MARGIN and end + _grace(pod) <= drained_by
-
-
-def _grace(pod: Pod) -> timedelta:
-    seconds = pod.spec.termination_grace_period_seconds
-    return timedelta(seconds=30 if seconds is None else seconds)
+    return now < end + MARGIN and end + grace(pod) <= drained_by

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from fleet.actions import WriteStatus
 from fleet.agreements import Consent, Verdict
 from fleet.candidates import shortfalls
+from fleet.cards import grace
 from fleet.fitness import Obstacle
 from fleet.kueue.victims import through_kueue, workloads_of
 from fleet.objects import Pod
-from fleet.occupants import grace, unevictable
+from fleet.occupants import unevictable
 from fleet.reasons import Reason
 from fleet.resources import Drain, DrainAgreement, Victim, WholeNodeClaim
 from fleet.spending import Overdraft, Spending

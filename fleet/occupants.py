@@ -8,7 +8,7 @@ from itertools import chain
 import msgspec
 
 from fleet.budgets import forbidden, matching
-from fleet.cards import terminating
+from fleet.cards import grace, terminating
 from fleet.consents import Look, kind_of, look_of
 from fleet.costs import GangLoss, bare, each_lost, gang_loss, hits_of, joint_loss, priced
 from fleet.forecasts import natural_end
@@ -19,8 +19,6 @@ from fleet.objects import DisruptionBudget, Pod
 from fleet.options import Hit
 from fleet.resources import Victim
 from fleet.view import View
-
-_DEFAULT_GRACE_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +155,6 @@ def _tenants(
         any(pod.spec.node_name is None for pod in holders),
         any(unevictable(pod) for pod in running),
     )
-
-
-def grace(pod: Pod) -> timedelta:
-    """How long the pod may take to end once it is stopped."""
-    seconds = pod.spec.termination_grace_period_seconds
-    return timedelta(seconds=_DEFAULT_GRACE_SECONDS if seconds is None else seconds)
 
 
 def unevictable(pod: Pod) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from fleet.forecasts import Event
 from fleet.resources import Course, Weighing
 from fleet.spending import rough
-from fleet.times import clock
+from fleet.times import clock, later
 
 _WORTH_A_CHANGE = 0.9
 """A wait that was decided is broken off for a course that costs less than this share of it, not for less gain."""
@@ -89,7 +89,7 @@ def weigh(stakes: Sequence[Stake], limits: Limits) -> Weighing:
     now, cards = limits.now, limits.cards
     evict = sum(stake.loss for stake in stakes)
     before = limits.before if limits.before and limits.before.course is not Course.EVICT else None
-    break_even = (before and before.break_even_at) or now + timedelta(seconds=evict / cards)
+    break_even = (before and before.break_even_at) or later(now, evict / cards)
     ends = [stake.end for stake in stakes]
     known = [end.at for end in ends if end is not None]
     end_at = max(known) if known and len(known) == len(ends) else None

@@ -27,6 +27,11 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def later(moment: datetime, seconds: float) -> datetime:
+    """So many seconds after the moment, 100 years at most: what is worth more is worth that."""
+    return moment + timedelta(seconds=min(seconds, _MAX_SECONDS))
+
+
 def parse_span(text: str) -> timedelta:
     """What a person types: as `parse_duration`, or with days before it (`7d`, `1d12h`). Raises DurationError."""
     days, mark, rest = text.partition("d")

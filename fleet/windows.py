@@ -23,6 +23,7 @@ _SEARCHED_YEARS = 41
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if number}
 _DAYS = {name.lower(): (number + 1) % 7 for number, name in enumerate(calendar.day_abbr)}
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _values(text: str, field: _Field) -> frozenset[int]:
         else:
             low = _number(first, field, item)
             high = _number(last, field, item) if dash else (field.high if slash else low)
-        if slash and (not step.isascii() or not step.isdigit() or int(step) == 0):
+        if slash and (not _digits(step) or int(step) == 0):
             raise WindowError(f"{item!r} is no {field.name}: a step is a whole number above 0")
         if low > high:
             raise WindowError(f"{item!r} is no {field.name}: the range runs backwards")
@@ -98,9 +99,13 @@ def _values(text: str, field: _Field) -> frozenset[int]:
     return frozenset(found)
 
 
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
 def _number(text: str, field: _Field, item: str) -> int:
     number = field.words.get(text.lower())
-    if number is None and text.isascii() and text.isdigit():
+    if number is None and _digits(text):
         number = int(text)
     if number is None or not field.low <= number <= field.high:
         raise WindowError(f"{item!r} is no {field.name}: write {field.low} to {field.high}, or *")
