@@ -180,12 +180,13 @@ def _by(agreement: DrainAgreement, pod: Pod, gang: tuple[Pod, ...], waiting_sinc
     earliest = max(now, patient_until, protected_until)
     if spec.windows:
         earliest = windows.usable_from(spec.windows, earliest)
+    from_ = earliest if spec.expires is None or earliest < spec.expires else None
     if now < patient_until:
-        return Verdict(Consent.PATIENCE, name, earliest)
+        return Verdict(Consent.PATIENCE, name, from_)
     if now < protected_until:
-        return Verdict(Consent.MIN_RUNTIME, name, earliest)
+        return Verdict(Consent.MIN_RUNTIME, name, from_)
     if now < earliest:
-        return Verdict(Consent.WINDOW, name, earliest)
+        return Verdict(Consent.WINDOW, name, from_)
     wish, kept = spec.checkpoint, spec.keep_ready.min_ready_replicas if spec.keep_ready else 0
     missing = wish is not None and wish.required and not wish.request and last_checkpoint(gang, now) is None
     return Verdict(Consent.CHECKPOINT if missing else Consent.GIVEN, name, keep_ready=kept)

@@ -105,17 +105,22 @@ def _booked(view: View, claim: WholeNodeClaim, node: Node) -> Doubt | None:
 
 
 def _unprobed(context: Context, claim: WholeNodeClaim, node: Node) -> Doubt | None:
-    """Its answer counts if it was asked after the list had shown nobody; a no is asked again, like the list."""
+    """Its answer counts if it was asked after the list had shown nobody; a no is asked again, like the list.
+
+    Where that lies ahead the clock was set back since: then any answer of before now counts.
+    """
     name, now = node.metadata.name, context.now
     since = entered_at(claim.status, Phase.PROVING_EMPTY) or now
     result = context.probes.get(name)
-    if result is not None and result.at >= since:
+    if result is not None and (result.at > now or (result.at < since <= now)):
+        result = None
+    if result is not None:
         if result.empty and now < result.at + PROBE_COUNTS_FOR:
             return None
         again = result.at + context.timing.look_every
         if not result.empty and now < again:
             return Doubt(f"the probe of node {name} says it is not empty: {result.reason}", until=again)
     context.decision.actions.append(Probe(node))
-    if result is not None and not result.empty and result.at >= since:
+    if result is not None and not result.empty:
         return Doubt(f"the probe of node {name} says it is not empty: {result.reason}")
     return Doubt(f"the probe of node {name} is asked")

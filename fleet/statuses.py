@@ -22,7 +22,7 @@ def enter(
     old = claim.status
     phases = old.phases
     if not phases or phases[-1].phase is not phase:
-        phases = (*phases, PhaseTime(phase, now))[-_KEPT_PHASES:]
+        phases = _kept((*phases, PhaseTime(phase, now)))
     status = msgspec.structs.replace(
         old,
         phase=phase,
@@ -38,6 +38,15 @@ def enter(
         status = msgspec.structs.replace(status, drained_by=None)
     names = ",".join(held.name for held in status.nodes)
     return msgspec.structs.replace(status, node_names=names, conditions=_conditions(claim, status, now))
+
+
+def _kept(phases: tuple[PhaseTime, ...]) -> tuple[PhaseTime, ...]:
+    """The last of them, and of each phase the last in any case: limits run from when a phase was entered."""
+    if len(phases) <= _KEPT_PHASES:
+        return phases
+    last = {one.phase: index for index, one in enumerate(phases)}
+    first = next(index for index, one in enumerate(phases) if last[one.phase] != index)
+    return _kept(phases[:first] + phases[first + 1 :])
 
 
 def entered_at(status: ClaimStatus, phase: Phase) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from fleet.actions import Answer, Decision, EvictionAnswer, Look, LookAt, ProbeResult, Timing, WriteStatus
 from fleet.cards import finished, terminating
@@ -20,6 +20,7 @@ from fleet.view import View
 
 _SOONEST_LOOK = timedelta(milliseconds=20)
 """Between two looks at a node whose pods the cache shows going: they go one by one."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _REASONS = {
     Obstacle.CORDONED: "it was cordoned",
     Obstacle.NOT_READY: "it is not ready",
@@ -89,21 +90,32 @@ class Context:
     def look(self, name: str, not_before: datetime) -> Look | None:
         """A look at the node that is fresh enough and was taken at `not_before` or later; else one is asked for.
 
-        Repeated every second, and at once when the cache does not know a card holder, or shows the last one gone.
+        Repeated every second, and at once when the cache does not know a card holder, or shows the last one gone. One
+        that misses somebody whom the cache shows on the node says nothing any more. A time further ahead than any wait
+        is of before the clock was set back: it holds nothing up.
         """
         now, look = self.now, self.looks.get(name)
+        if not_before > now + self.timing.settle_before_proof:
+            not_before = _LONG_AGO
         if now < not_before:
             self.decision.wake(not_before)
             return None
-        if look is None or look.at < not_before:
+        if look is None or look.at < not_before or look.at > now:
             self.decision.actions.append(LookAt(name))
             return None
-        again = look.at + (_SOONEST_LOOK if self._outdated(name, look) else self.timing.look_every)
+        missed = self._missed(name, look)
+        again = look.at + (_SOONEST_LOOK if missed or self._outdated(name, look) else self.timing.look_every)
         if now >= again:
             self.decision.actions.append(LookAt(name))
             return None
         self.decision.wake(again)
-        return look
+        return None if missed else look
+
+    def _missed(self, name: str, look: Look) -> bool:
+        """Whether somebody has been bound to the node since."""
+        seen = {pod.metadata.uid for pod in look.pods}
+        there = (pod for pod in self.view.gpu_pods_on(name) if pod.spec.node_name == name and not terminating(pod))
+        return any(pod.metadata.uid not in seen for pod in there)
 
     def _outdated(self, name: str, look: Look) -> bool:
         shown, pods = self.card_holders(look), self.view.pods
