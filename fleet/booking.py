@@ -30,14 +30,16 @@ def accepted(context: Context, uid: str) -> bool:
     return pod is not None and leaving(context.view, pod)
 
 
-def booked(claim: WholeNodeClaim, new: Iterable[Pod], left_alone: Collection[str] = ()) -> set[str]:
-    """Gangs of the new ones whose loss stands with another pod that is stopped in the same drain.
+def before(
+    context: Context, claim: WholeNodeClaim, new: Iterable[Pod], left_alone: Collection[str] = ()
+) -> tuple[Victim, ...]:
+    """Victims of the same drain that still run: the loss of their gangs may stand with them.
 
-    What others have stopped before is left out by `costs.gang_loss`. `left_alone` are UIDs of the claim's victims that
-    nobody has stopped.
+    What is lost with those that were stopped is left out by `costs.gang_loss`. `left_alone` are UIDs of the claim's
+    victims that nobody has stopped.
     """
     leave_out = {pod.metadata.uid for pod in new}.union(left_alone)
-    return {one.gang for one in drained_victims(claim) if one.uid not in leave_out}
+    return tuple(one for one in drained_victims(claim) if one.uid not in leave_out and _runs(context, one.uid))
 
 
 def undecided(context: Context, claim: WholeNodeClaim, new: Iterable[Pod]) -> str | None:
@@ -51,7 +53,9 @@ def _meant(context: Context, new: Iterable[Pod]) -> Iterator[tuple[str, str]]:
     """Gangs of the new ones, with the UIDs of members that claims have stopped, or mean to stop, in this run."""
     view, begun = context.view, dict[str, datetime]()
     for pod in new:
-        key, start = view.gang_key_of(pod), pod.status.start_time or context.now
+        key = view.gang_key_of(pod)
+        members = (*view.gangs[key].pods, pod) if key in view.gangs else (pod,)
+        start = min(one.status.start_time or context.now for one in members)
         begun[key] = min(start, begun.get(key, start))
     statuses = {one.metadata.uid: one.status for one in view.claims.values()} | {
         one.claim.metadata.uid: one.status for one in writes(context)

@@ -180,8 +180,8 @@ def _spends(nodes: Iterable[Candidate]) -> bool:
 
 
 def _price(gang: GangLoss) -> Price:
-    second = gang.seconds * gang.weight * _UNITS
-    return Price(round(second * gang.cards), round(second), gang.spare)
+    scale = gang.weight * _UNITS
+    return Price(round(gang.whole * scale), round(gang.seconds * scale), gang.spare)
 
 
 def _option(one: Candidate) -> Option:

@@ -1,7 +1,7 @@
 """What stopping running pods costs: gangs whole and once, elastic ones by the member, services their warm-up."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
@@ -22,10 +22,11 @@ _FAIR_FOR = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class GangLoss:
-    """What stopping a running gang throws away: `seconds` on each of its `cards`.
+    """What stopping a running gang throws away: `seconds` on each of its `cards`, counted from `since`.
 
     While no more than `spare` of its `members` are stopped, the others go on and only the stopped ones' cards count;
-    nobody goes on where Kueue stops the whole job.
+    nobody goes on where Kueue stops the whole job. Of a gang that goes on, a member that came later has lost less by
+    what `missed` says (GPU-seconds, by pod UID). Of the seconds, `restart` are lost right after a checkpoint too.
     `weight` is for comparisons only (`weights`).
     """
 
@@ -35,11 +36,27 @@ class GangLoss:
     spare: int
     seconds: float
     saved_at: datetime | None
+    since: datetime
+    restart: float = 0.0
+    missed: Mapping[str, float] = field(default_factory=dict)
     weight: float = 1.0
+
+    @property
+    def whole(self) -> float:
+        """GPU-seconds lost with all of it."""
+        return max(0.0, self.seconds * self.cards - sum(self.missed.values()))
 
     def lost(self, members: int, cards: int) -> float:
         """GPU-seconds lost if so many members with so many cards are stopped together."""
-        return self.seconds * (self.cards if members > self.spare else min(cards, self.cards))
+        return self.whole if members > self.spare else min(self.seconds * cards, self.whole)
+
+    def own(self, victim: Victim) -> float:
+        """GPU-seconds lost with this member if the others go on."""
+        return max(0.0, self.seconds * victim.cards - self.missed.get(victim.uid, 0.0))
+
+    def saved(self, members: int, cards: int) -> float:
+        """As `lost`, right after the next checkpoint."""
+        return self.restart * (self.cards if members > self.spare else min(cards, self.cards))
 
 
 def gang_loss(view: View, pod: Pod, now: datetime) -> GangLoss:
@@ -58,7 +75,23 @@ def _gang_loss(view: View, pod: Pod, key: str, now: datetime) -> GangLoss:
     lost = stake.work.lost(now, _warm_up(view, pod) if stake.serves else None, _hit_at(view, gang))
     weight = weights(view, now).get(pod.metadata.namespace, 1.0)
     spare = 0 if through_kueue(view, pod) else stake.spare
-    return GangLoss(key, stake.members, lost.cards, spare, lost.seconds, lost.saved_at, weight)
+    missed = {
+        uid: (min(begun, now) - lost.since).total_seconds() * cards
+        for uid, cards, begun in stake.starts
+        if begun > lost.since
+    }
+    return GangLoss(
+        key,
+        stake.members,
+        lost.cards,
+        spare,
+        lost.seconds,
+        lost.saved_at,
+        lost.since,
+        lost.restart_seconds,
+        missed,
+        weight,
+    )
 
 
 def _hit_at(view: View, gang: Gang | None) -> datetime | None:
@@ -76,12 +109,16 @@ def _hit_at(view: View, gang: Gang | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class _AtStake:
-    """What a gang loses by, whatever the time. `serves`: it is a replica of a service."""
+    """What a gang loses by, whatever the time. `serves`: it is a replica of a service.
+
+    `starts`: UID, cards and start of each member of a gang that goes on without some.
+    """
 
     members: int
     spare: int
     work: Work
     serves: bool
+    starts: tuple[tuple[str, int, datetime], ...]
 
 
 def _at_stake(gang: Gang | None, alone: Pod | None, asked: tuple[Request, ...]) -> _AtStake:
@@ -91,7 +128,9 @@ def _at_stake(gang: Gang | None, alone: Pod | None, asked: tuple[Request, ...]) 
     work = work_of([pod for pod, _ in bound], [cards for _, cards in bound])
     single = gang is None or gang.ref.kind == "Pod"
     spare = max(0, len(bound) - minimum) if minimum else 0
-    return _AtStake(len(bound), spare, work, single and serves(pods[0]))
+    starts = [(one.metadata.uid, cards, one.status.start_time) for one, cards in bound if minimum]
+    known = tuple([(uid, cards, start) for uid, cards, start in starts if start is not None])
+    return _AtStake(len(bound), spare, work, single and serves(pods[0]), known)
 
 
 def _warm_up(view: View, pod: Pod) -> float:
@@ -104,12 +143,13 @@ def _warm_up(view: View, pod: Pod) -> float:
 
 
 def victims_of(
-    view: View, pods: Iterable[Pod], agreements: Mapping[str, str], now: datetime, counted: Collection[str] = ()
+    view: View, pods: Iterable[Pod], agreements: Mapping[str, str], now: datetime, before: Sequence[Victim] = ()
 ) -> tuple[Victim, ...]:
     """The records of pods that are, or would be, stopped together at `now`; `agreements`: their names, by pod UID.
 
     A gang's whole loss stands with the first of its pods, the others add nothing. Of a gang that goes on without
-    them each pod has its own loss. `counted` are keys of gangs whose loss is booked already.
+    them each pod has its own loss, and the one that leaves too few has the rest. `before` are others that run still
+    and are to be stopped together with them, with what is booked for them.
     """
     victims, losses = [], {}
     for pod in pods:
@@ -117,11 +157,11 @@ def victims_of(
         losses[gang.key] = gang
         agreement = agreements.get(victim.uid)
         victims.append(msgspec.structs.replace(victim, agreement=agreement) if agreement else victim)
-    return priced(victims, losses, counted)
+    return priced(victims, losses, before)
 
 
 def priced(
-    victims: Iterable[Victim], losses: Mapping[str, GangLoss], counted: Collection[str] = ()
+    victims: Iterable[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim] = ()
 ) -> tuple[Victim, ...]:
     """The victims with what is lost if all of them are stopped together; `losses` by gang, as `victims_of` has it."""
     victims = tuple(victims)
@@ -129,23 +169,30 @@ def priced(
     return tuple(
         [
             replace(one, lost_gpu_seconds=lost, saved_at=losses[one.gang].saved_at)
-            for one, lost in zip(victims, each_lost(victims, losses, counted), strict=True)
+            for one, lost in zip(victims, each_lost(victims, losses, before), strict=True)
         ]
     )
 
 
-def each_lost(victims: Sequence[Victim], losses: Mapping[str, GangLoss], counted: Collection[str] = ()) -> list[float]:
+def each_lost(victims: Sequence[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim] = ()) -> list[float]:
     """What `priced` books with each of the victims."""
-    together: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for one in (*before, *victims):
+        sizes[one.gang] = sizes.get(one.gang, 0) + 1
+    booked: dict[str, float] = {}
+    place: dict[str, int] = {}
+    for one in before:
+        booked[one.gang] = booked.get(one.gang, 0.0) + one.lost_gpu_seconds
+        place[one.gang] = place.get(one.gang, 0) + 1
+    found = []
     for one in victims:
-        together[one.gang] = together.get(one.gang, 0) + 1
-    found, done = [], set(counted)
-    for one in victims:
-        gang = losses[one.gang]
-        lost = gang.lost(together[one.gang], one.cards)
-        if together[one.gang] > gang.spare:
-            lost = 0.0 if one.gang in done else lost
-            done.add(one.gang)
+        gang, at = losses[one.gang], place.get(one.gang, 0)
+        lost = gang.own(one)
+        if sizes[one.gang] > gang.spare:
+            left = max(0.0, gang.whole - booked.get(one.gang, 0.0))
+            lost = left if at >= gang.spare else min(lost, left)
+        booked[one.gang] = booked.get(one.gang, 0.0) + lost
+        place[one.gang] = at + 1
         found.append(round(lost, 3))
     return found
 

@@ -16,12 +16,15 @@ _SERVES = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 class Loss:
     """What stopping a whole gang throws away: on each of its cards so many seconds.
 
-    `saved_at` is the checkpoint that its work counts from; None if it counts from its start, or it has none to lose.
+    `saved_at` is its newest checkpoint; None if it has made none, or has no work to lose. `since` is what its work
+    counts from, `restart_seconds` the part of the loss that a checkpoint saves nothing of.
     """
 
     cards: int
     seconds: float
-    saved_at: datetime | None = None
+    saved_at: datetime | None
+    since: datetime
+    restart_seconds: float
 
     @property
     def gpu_seconds(self) -> float:
@@ -34,6 +37,8 @@ class Work:
 
     began: datetime | None
     told: tuple[datetime, ...]
+    renewed: datetime | None = None
+    """When the youngest of its members began."""
     cards: int = 0
     restart_seconds: float = 0.0
 
@@ -42,16 +47,18 @@ class Work:
 
         Cards of the whole gang x (time since its last checkpoint, else its start, plus the restart cost). A gang has
         one state, so the newest checkpoint any member reports counts. What was lost when it was hit before, at
-        `hit_at`, is not lost again. A service has no work to lose, only the restart that it declares, else its
-        `warm_up_seconds` as they were measured (None: no service).
+        `hit_at`, is not lost again, nor is a restart that has not been since. A service has no work to lose, only the
+        restart that it declares, else its `warm_up_seconds` as they were measured (None: no service).
         """
         if warm_up_seconds is not None:
-            return Loss(self.cards, self.restart_seconds or warm_up_seconds)
+            seconds = self.restart_seconds or warm_up_seconds
+            return Loss(self.cards, seconds, None, now, seconds)
         saved_at = self.saved_at(now)
-        since = saved_at or self.began or now
-        if hit_at is not None:
-            since = max(since, hit_at)
-        return Loss(self.cards, max(0.0, (now - since).total_seconds()) + self.restart_seconds, saved_at)
+        since, restart = saved_at or self.began or now, self.restart_seconds
+        if hit_at is not None and hit_at > since:
+            since = hit_at
+            restart = restart if self.renewed is not None and self.renewed > hit_at else 0.0
+        return Loss(self.cards, max(0.0, (now - since).total_seconds()) + restart, saved_at, since, restart)
 
     def saved_at(self, now: datetime) -> datetime | None:
         """The newest checkpoint that can be believed: one in the future or before the start does not count."""
@@ -62,7 +69,8 @@ class Work:
 
 def work_of(pods: Sequence[Pod], cards: Iterable[int]) -> Work:
     """The work of a gang whose members are `pods`; `cards` are those of each."""
-    return Work(_began(pods), _told(pods), sum(cards), max(map(_restart_seconds, pods), default=0.0))
+    renewed = max((pod.status.start_time for pod in pods if pod.status.start_time), default=None)
+    return Work(_began(pods), _told(pods), renewed, sum(cards), max(map(_restart_seconds, pods), default=0.0))
 
 
 def last_checkpoint(members: Iterable[Pod], now: datetime) -> datetime | None:

@@ -4,7 +4,8 @@ What is guaranteed: a later wave is asked for only when the API server has accep
 it, across all nodes of the claim; within a wave the calls are sent in order of regret. So a cancel, a refusal or a
 deadline in the middle has cost the least. The first wave are pods that a PodDisruptionBudget covers, then come the
 gangs with the smaller half of the loss, then the others. Of a gang, the pod whose record carries the loss goes first
-and alone: the loss is booked if any of them goes. A job that Kueue stops as a whole goes with the dearest of its pods.
+and alone: the loss is booked if any of them goes. Where several carry it, since the gang goes on without some, they go
+one after the other. A job that Kueue stops as a whole goes with the dearest of its pods.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,22 +22,23 @@ _COVERED, _CHEAP, _DEAR = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """How dear each gang of one drain is, and which pod of it carries the loss."""
+    """How dear each gang of one drain is, and which pods of it carry the loss, in the order in which they must go."""
 
     waves: Mapping[str, int]
     order: Mapping[str, tuple[int, float, str]]
-    carriers: Mapping[str, str]
+    carriers: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(cls, victims: Iterable[Victim]) -> "Regret":
         """From everybody recorded in this drain, those that are gone included: the waves stay what they were."""
         losses: dict[str, float] = {}
         priorities: dict[str, int] = {}
-        carriers: dict[str, str] = {}
+        carriers: dict[str, tuple[str, ...]] = {}
         for one in victims:
             losses[one.gang] = losses.get(one.gang, 0.0) + one.lost_gpu_seconds
             priorities[one.gang] = max(one.priority, priorities.get(one.gang, one.priority))
-            carriers.setdefault(one.gang, one.uid)
+            if one.lost_gpu_seconds or one.gang not in carriers:
+                carriers[one.gang] = (*carriers.get(one.gang, ()), one.uid)
         order = {gang: (priorities[gang], losses[gang], gang) for gang in losses}
         half, so_far = sum(losses.values()) / 2, 0.0
         waves: dict[str, int] = {}
@@ -63,8 +65,10 @@ class Regret:
         first = min(waves.values())
 
         def waits(pod: Pod) -> bool:
-            carrier = self.carriers[victims[pod.metadata.uid].gang]
-            return carrier in unsaid and unit[carrier] != unit[pod.metadata.uid]
+            uid = pod.metadata.uid
+            carriers = self.carriers[victims[uid].gang]
+            first = carriers[: carriers.index(uid)] if uid in carriers else carriers
+            return any(one in unsaid and unit[one] != unit[uid] for one in first)
 
         wave = [pod for pod in left if waves[unit[pod.metadata.uid]] == first]
         wait = {unit[pod.metadata.uid] for pod in wave if waits(pod)}

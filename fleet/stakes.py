@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 
 from fleet.backfill import START_MARGIN
 from fleet.candidates import Candidate
+from fleet.cards import grace
 from fleet.costs import gang_loss
 from fleet.errors import FleetError
 from fleet.forecasts import LEAST_SLACK, Event, expected_end, saves
 from fleet.objects import Pod
-from fleet.occupants import grace
 from fleet.patience import Limits, Stake, weigh
 from fleet.reasons import Reason
 from fleet.resources import Course, DrainAgreement, Victim, Weighing, WholeNodeClaim
-from fleet.times import parse_duration
+from fleet.times import later, parse_duration
 from fleet.view import View
 from fleet.windows import usable_from
 
@@ -91,18 +91,17 @@ def _stakes(view: View, used: _Used, cards: int, now: datetime) -> list[Stake]:
         if uid in view.pods:
             pods.setdefault(view.gang_key_of(view.pods[uid]), []).append(view.pods[uid])
     losses = {key: _loss(view, some, now) for key, some in pods.items()}
-    until = now + timedelta(seconds=sum(losses.values()) / cards)
+    until = later(now, sum(losses.values()) / cards)
     return [_stake(view, key, some, used, now, until) for key, some in pods.items()]
 
 
 def _stake(view: View, key: str, pods: list[Pod], used: _Used, now: datetime, until: datetime) -> Stake:
     loss = _loss(view, pods, now)
     growth = max(0.0, _loss(view, pods, now + timedelta(seconds=1)) - loss)
-    gang, saved_at = view.gangs.get(key), gang_loss(view, pods[0], now).saved_at
-    members = gang.pods if gang else tuple(pods)
-    base = saved_at or min((pod.status.start_time for pod in members if pod.status.start_time), default=now)
-    floor = max(0.0, loss - growth * (now - base).total_seconds())
-    timeout = _asked(used[pod.metadata.uid] for pod in pods) if saved_at else None
+    gang, stake = view.gangs.get(key), gang_loss(view, pods[0], now)
+    members, base = gang.pods if gang else tuple(pods), stake.since
+    floor = min(loss, stake.saved(len(pods), sum(view.classify(pod).cards for pod in pods)))
+    timeout = _asked(used[pod.metadata.uid] for pod in pods) if stake.saved_at else None
     ends = [expected_end(view, pod) for pod in pods]
     known = [end for end in ends if end is not None and end.until > now]
     kind, name = key.split("/")[1:3]

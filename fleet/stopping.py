@@ -15,7 +15,7 @@ import msgspec
 
 from fleet.actions import AskCheckpoint, CreateRecord, Evict, EvictionAnswer, Look
 from fleet.agreements import Consent, Verdict
-from fleet.booking import accepted, booked, drained_victims, undecided
+from fleet.booking import accepted, before, drained_victims, undecided
 from fleet.budgets import NOT_READY, matching
 from fleet.cards import finished, terminating
 from fleet.checkpoints import Saving, saving
@@ -163,8 +163,8 @@ class _Stopping:
         """What is written down of the new ones."""
         agreements = {pod.metadata.uid: self.verdicts[pod.metadata.uid].agreement for pod in new}
         unharmed = [one.uid for one in self.claim.status.victims if self._unharmed(one)]
-        counted = booked(self.claim, new, unharmed) if new else set()
-        found = victims_of(self.view, new, agreements, self.now, counted)
+        others = before(self.context, self.claim, new, unharmed) if new else ()
+        found = victims_of(self.view, new, agreements, self.now, others)
         return {one.uid: msgspec.structs.replace(one, evicted_at=self.now) for one in found}
 
     # What keeps everybody from being stopped

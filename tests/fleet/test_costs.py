@@ -36,7 +36,8 @@ def test_a_gang_that_goes_on_without_some_loses_only_those() -> None:
     seen = view([node(f"n{index}") for index in range(4)], gang)
     assert lost(seen, *gang[:1]) == [200]
     assert lost(seen, *gang[:2]) == [200, 200]
-    assert lost(seen, *gang[:3]) == [800, 0, 0], "the third ends it: all of it is lost, once"
+    assert lost(seen, *gang[:3]) == [200, 200, 400], "the third ends it: all of it is lost, once"
+    assert lost(seen, *gang) == [200, 200, 400, 0]
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,35 @@ def test_a_victim_says_its_job_and_what_its_loss_counts_from() -> None:
     assert of_gang.job == of_gang.gang == gang_loss(view(node("n1"), pods), pods[2], NOW).key
 
 
-def test_a_gang_that_was_counted_before_adds_nothing() -> None:
-    gang = [pod(f"g-{index}", on="n1", gang="g", size=2) for index in range(2)]
+def test_a_gang_whose_loss_stands_with_another_member_adds_only_what_it_did_since() -> None:
+    gang = [pod(f"g-{index}", on="n1", gang="g", size=3, started=900) for index in range(3)]
     seen = view(node("n1"), gang)
-    key = seen.gang_key_of(gang[0])
-    found: tuple[Victim, ...] = victims_of(seen, gang, {}, NOW, counted=(key,))
-    assert [one.lost_gpu_seconds for one in found] == [0, 0]
+    first: tuple[Victim, ...] = victims_of(seen, gang[:1], {}, at(950))
+    then = victims_of(seen, gang[1:], {}, NOW, before=first)
+    assert [one.lost_gpu_seconds for one in (*first, *then)] == [150, 150, 0]
+
+
+def test_a_gang_that_goes_on_has_each_loss_with_the_member_that_it_is_lost_with() -> None:
+    gang = elastic(4, "2")
+    seen = view([node(f"n{index}") for index in range(4)], gang)
+    first = victims_of(seen, gang[:1], {}, NOW)
+    assert [one.lost_gpu_seconds for one in victims_of(seen, gang[1:2], {}, NOW, before=first)] == [200]
+    assert [one.lost_gpu_seconds for one in victims_of(seen, gang[1:], {}, NOW, before=first)] == [200, 400, 0]
+
+
+def test_of_a_gang_that_goes_on_a_successor_has_lost_its_own_time_only() -> None:
+    gang = [*elastic(3, "2")[:2], pod("e-9", 2, on="n2", gang="e", size=3, started=990, notes={GANG_MIN_SIZE: "2"})]
+    seen = view([node(f"n{index}") for index in range(3)], gang)
+    assert lost(seen, gang[2]) == [20]
+    assert lost(seen, *gang) == [200, 220, 0], "of 200, 200 and 20 the second carries all that is left"
+
+
+def test_a_restart_that_has_not_been_is_not_lost_once_more() -> None:
+    gang = [pod("g-0", on="n0", gang="g", size=2, started=0, notes={RESTART_COST: "10m"})]
+    hit = row("g-1", 3000, gang="team-v/Gang/g/", seconds=900)
+    assert lost(view(node("n0"), gang, hit), *gang) == [100]
+    anew = pod("g-2", on="n1", gang="g", size=2, started=950, notes={RESTART_COST: "10m"})
+    assert lost(view(node("n0"), node("n1"), gang, anew, hit), *gang) == [2 * (100 + 600)]
 
 
 def test_who_lost_much_lately_weighs_more_but_no_loss_is_booked_higher() -> None:

@@ -1,18 +1,21 @@
 """Each course at work in the simulated cluster: waiting, holding without stopping, awaiting a checkpoint, stopping."""
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from fleet.actions import Action, WriteStatus
-from fleet.names import CHECKPOINT_EVERY, EXPECTED_RUN, LAST_CHECKPOINT, POLICY
+from fleet.names import CHECKPOINT_EVERY, EXPECTED_RUN, LAST_CHECKPOINT, POLICY, RESTART_COST
 from fleet.objects import Pod
+from fleet.planning import choose
 from fleet.resources import Checkpoint, Course, Phase, Policy, Weighing, Window
 from fleet.times import format_time
 from fleet.why.explain import explain
 from fleet.why.explanations import Told
-from tests.fleet.builders import agreement, at, node, pod
+from tests.fleet.books import record
+from tests.fleet.builders import agreement, at, claim, members, node, pod, view
 from tests.fleet.history import MINUTE, ended
 from tests.fleet.scenes import gang
 from tests.fleet.simulation import Simulation
@@ -50,6 +53,20 @@ def later_on(simulation: Simulation, seconds: float) -> Simulation:
 
 def bound(simulation: Simulation) -> bool:
     return simulation.the_claim().status.phase is Phase.BOUND
+
+
+def test_what_a_gang_that_was_stopped_before_loses_after_its_next_checkpoint_is_its_restart() -> None:
+    """100 s of work on two cards and a restart of 600: no checkpoint is worth a wait that misses eight cards."""
+    notes = {RESTART_COST: "10m", CHECKPOINT_EVERY: "20m"}
+    left = pod("v-0", on="n1", gang="v", size=2, started=0, notes=notes)
+    new = pod("v-9", on="n2", gang="v", size=2, started=1010, notes=notes)
+    hit = record("v-1", 2000, gang="team-v/Gang/v/", seconds=1000)
+    waits = (members(1), claim())
+    seen = view(node("n1"), node("n2", cordoned=True), left, new, agreement(), *waits, hit)
+    found = choose(seen, waits[1], {}, at(1100), timedelta(minutes=10)).plan.weighing
+    assert found is not None
+    assert found.evict_cost == pytest.approx(2 * (100 + 600))
+    assert found.course is Course.EVICT
 
 
 def test_without_any_known_end_nobody_is_waited_for() -> None:
