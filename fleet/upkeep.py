@@ -20,6 +20,8 @@ from fleet.view import View
 
 _SOONEST_LOOK = timedelta(milliseconds=20)
 """Between two looks at a node whose pods the cache shows going: they go one by one."""
+_LOOK_FOR_MISSED = timedelta(milliseconds=200)
+"""Between two looks that miss a pod: it may be the cache that is late, for as long as its watch is silent."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _REASONS = {
     Obstacle.CORDONED: "it was cordoned",
@@ -104,7 +106,8 @@ class Context:
             self.decision.actions.append(LookAt(name))
             return None
         missed = self._missed(name, look)
-        again = look.at + (_SOONEST_LOOK if missed or self._outdated(name, look) else self.timing.look_every)
+        soon = _LOOK_FOR_MISSED if missed else _SOONEST_LOOK if self._outdated(name, look) else None
+        again = look.at + (soon or self.timing.look_every)
         if now >= again:
             self.decision.actions.append(LookAt(name))
             return None
