@@ -67,7 +67,8 @@ def _start(since: str, now: datetime) -> datetime:
     from fleet.times import parse_span, parse_time
 
     try:
-        return parse_time(since) if "-" in since[1:] or ":" in since else now - parse_span(since)
+        moment = parse_time(since) if "-" in since[1:] or ":" in since else now - parse_span(since)
+        return moment.astimezone(UTC)
     except (FleetError, OverflowError) as error:
         raise click.UsageError(f"--since: {error}") from error
 

@@ -59,8 +59,8 @@ def _saved(file: str, at: str | None) -> tuple[View, datetime]:
     from fleet.times import parse_time
 
     try:
-        asked = parse_time(at) if at is not None else None
-    except TimeError as error:
+        asked = parse_time(at).astimezone(UTC) if at is not None else None
+    except (TimeError, OverflowError) as error:
         raise click.UsageError(f"--at: {error}") from error
     try:
         dump = read_dump(_bytes(file))

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal
 import aiohttp
 import msgspec
 from kubernetes.aio.client import Configuration
+from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.kube_config import refresh_token
 
 from cluster.credentials import CredentialsError, load
@@ -42,6 +44,24 @@ _LOG: Final = logging.getLogger("wholenode.client")
 
 Query = Mapping[str, str]
 Body = Mapping[str, Any] | list[dict[str, Any]] | bytes
+
+
+_FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("fence", default=None)
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request that asks the fence when its connection stands, right before its first byte goes out."""
+
+    async def send(self, conn: Any) -> aiohttp.ClientResponse:
+        """As aiohttp does it. Raises LeaseLost."""
+        may_write = _FENCE.get() if self.method != "GET" else None
+        if may_write is not None and not may_write():
+            raise _not_leading(f"{self.method} {self.url.path}")
+        return await super().send(conn)
+
+
+def _not_leading(what: str) -> LeaseLost:
+    return LeaseLost(f"{what} was not sent: this process does not lead any more")
 
 
 class Api:
@@ -93,7 +113,7 @@ class Api:
         """What time it is by the server's clock, to the second; None if its answer to GET /version does not say."""
         try:
             async with self._session.get(
-                f"{self._base_url}/version", timeout=_TIMEOUT, **await self._common()
+                f"{self._base_url}/version", timeout=_TIMEOUT, **await self._common("GET /version")
             ) as response:
                 return parsedate_to_datetime(response.headers.get("Date", "")).astimezone(UTC)
         except ValueError:
@@ -130,7 +150,7 @@ class Api:
         what = f"watch {path}"
         try:
             async with self._session.get(
-                self._base_url + path, params=query, timeout=_STREAM_TIMEOUT, **await self._common()
+                self._base_url + path, params=query, timeout=_STREAM_TIMEOUT, **await self._common(what)
             ) as response:
                 if response.status != 200:  # noqa: PLR2004
                     retry_after = response.headers.get("Retry-After")
@@ -168,11 +188,12 @@ class Api:
         content_type: str | None = None,
     ) -> bytes:
         what = f"{method} {path}"
-        common = await self._common()
+        common = await self._common(what)
         if data is not None and content_type is not None:
             common["headers"]["Content-Type"] = content_type
         if method != "GET" and self._may_write is not None and not self._may_write():
-            raise LeaseLost(f"{what} was not sent: this process does not lead any more")
+            raise _not_leading(what)
+        _FENCE.set(self._may_write)
         try:
             async with self._session.request(
                 method, self._base_url + path, params=query, data=data, timeout=_TIMEOUT, **common
@@ -185,10 +206,13 @@ class Api:
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{what}: {_why(error)}") from error
 
-    async def _common(self) -> dict[str, Any]:
+    async def _common(self, what: str) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
         # Asked for each time: this is where the client re-reads a rotated service account token.
-        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        try:
+            token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        except (OSError, ConfigException) as error:
+            raise Unavailable(f"{what}: the service account's token cannot be read: {_why(error)}") from error
         if token:
             headers["Authorization"] = token if " " in token else f"Bearer {token}"
         options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
@@ -216,8 +240,11 @@ async def connect(
                 trust_env=False,
                 read_bufsize=_READ_BUFFER_BYTES,
                 headers={"User-Agent": "wholenode"},
+                request_class=_Request,
             )
         )
+        # Else PUT and DELETE are sent again when a connection ends before their answer, and nobody is told.
+        session._retry_connection = False  # noqa: SLF001 - there is no other switch
         if loader is not None:
             stack.push_async_callback(_stop, asyncio.create_task(_keep_token_fresh(loader, configuration)))
         yield Api(session, configuration, TokenBucket(qps, burst))

@@ -164,6 +164,8 @@ def read_dump(data: bytes) -> Dump:
         raise DumpError("this is not a Kubernetes List: its kind must be List, and it must have items")
     try:
         taken_at = parse_time(top.taken_at) if top.taken_at is not None else None
+        if taken_at is not None and taken_at.year not in _YEARS:
+            raise DumpError(f"takenAt: {top.taken_at} is no time at which a picture can have been taken")
     except FleetError as error:
         raise DumpError(f"takenAt: {error}") from error
     found: dict[type[Any], list[Any]] = {type_: [] for type_ in _HEADS}

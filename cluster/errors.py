@@ -126,6 +126,10 @@ _BY_CODE: dict[int, type[ClusterError]] = {
 }
 
 
+_LONGEST_PAUSE_SECONDS = 30.0
+_MOST_DIGITS = 9
+
+
 def from_answer(code: int, body: bytes, *, what: str, retry_after: str | None = None) -> ClusterError:
     """The error for an answer that is not a success.
 
@@ -133,7 +137,7 @@ def from_answer(code: int, body: bytes, *, what: str, retry_after: str | None = 
     """
     try:
         status = _STATUS_DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = ServerStatus(message=body[:200].decode(errors="replace").strip())
     return from_status(code, status, what=what, retry_after=retry_after)
 
@@ -157,6 +161,11 @@ def from_status(code: int, status: ServerStatus, *, what: str, retry_after: str 
 
 
 def _seconds(retry_after: str | None, status: ServerStatus) -> float:
-    if retry_after is not None and retry_after.strip().isdigit():
-        return float(retry_after)
-    return float((status.details.retry_after_seconds if status.details else None) or 0)
+    """As long as the server asks for, within reason: whoever sleeps for an hour sees nothing of the cluster for one."""
+    text = (retry_after or "").strip()
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+        seconds = float(text)
+    else:
+        seconds = _LONGEST_PAUSE_SECONDS if text.isdigit() else 0.0
+        seconds = seconds or float((status.details.retry_after_seconds if status.details else None) or 0)
+    return min(max(0.0, seconds), _LONGEST_PAUSE_SECONDS)

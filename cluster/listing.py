@@ -1,6 +1,7 @@
 """Consistent, paginated LIST of one kind into slim structs."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -44,6 +45,29 @@ _PAGE_DECODER = msgspec.json.Decoder(_Page)
 _BARE_DECODER = msgspec.json.Decoder(Bare)
 
 
+D = TypeVar("D")
+_DEEPEST: Final = 25_000
+
+
+def decoded(decoder: msgspec.json.Decoder[D], raw: msgspec.Raw | bytes) -> D:
+    """What the decoder makes of it, however deep it is nested. Raises msgspec.DecodeError.
+
+    The API server takes objects nested 10,000 levels deep where their schema leaves a part open, as the parameters of
+    a ResourceClaim's driver; the interpreter's usual limit is a tenth of that, also for parts that nobody reads.
+    """
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(_DEEPEST)
+    try:
+        return decoder.decode(raw)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deeply") from error
+    finally:
+        sys.setrecursionlimit(usual)
+
+
 class ObjectDecoder(Generic[T]):
     """Decodes single objects; one that does not fit its type counts as absent and is logged, it stops nobody else."""
 
@@ -57,9 +81,9 @@ class ObjectDecoder(Generic[T]):
         Raises msgspec.DecodeError if there is not even metadata.
         """
         try:
-            item = self._decoder.decode(raw)
+            item = decoded(self._decoder, raw)
         except msgspec.ValidationError as error:
-            metadata = _BARE_DECODER.decode(raw).metadata
+            metadata = decoded(_BARE_DECODER, raw).metadata
             _LOG.warning(
                 "an object is left out because it does not fit its schema",
                 extra={"kind": self._name, "object": f"{metadata.namespace}/{metadata.name}", "reason": str(error)},
@@ -84,7 +108,7 @@ async def list_all(
     asked = {**(query or {}), "limit": str(PAGE_SIZE)}
     while True:
         try:
-            page = _PAGE_DECODER.decode(await api.get(path, asked))
+            page = decoded(_PAGE_DECODER, await api.get(path, asked))
             found.extend(decoder.items(page.items))
         except msgspec.DecodeError as error:
             raise Unavailable(f"GET {path}: the answer is not a Kubernetes list ({error})") from error

@@ -15,7 +15,7 @@ import msgspec
 
 from cluster.client import Api
 from cluster.errors import ClusterError, Expired, Forbidden, NotFound, ServerStatus, Throttled, Unavailable, from_status
-from cluster.listing import Described, ObjectDecoder, list_all
+from cluster.listing import Described, ObjectDecoder, decoded, list_all
 from cluster.pacing import backoff, between
 from fleet.objects import Metadata
 
@@ -179,7 +179,7 @@ class Reflector(Generic[T]):
                 self._failures = 0
 
     def _take(self, line: bytes) -> None:
-        event = _EVENT_DECODER.decode(line)
+        event = decoded(_EVENT_DECODER, line)
         if event.type == "ERROR":
             status = _STATUS_DECODER.decode(event.object)
             raise from_status(status.code or 500, status, what=f"watch {self.path}")

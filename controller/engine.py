@@ -49,6 +49,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 """Between two tries of a write to Kueue's objects: while its webhooks are away each of them is refused."""
 _FOR_KUEUE = (SetCheck, ActivateCheck, StopWorkload, ResumeWorkload)
 _TEXTS_EVERY = timedelta(seconds=2)
+_FEW, _MANY = 16, 10_000
 
 
 class Engine:
@@ -69,6 +70,7 @@ class Engine:
         self._texts_at: dict[str, datetime] = {}
         self._failed: dict[str, str] = {}
         self._refused: dict[str, int] = {}
+        self._failed_actions: dict[str, str] = {}
         self._pause_seconds = 0.0
         self.progressed_at = time.monotonic()
         """Monotonic time of the last finished pass, for the liveness probe."""
@@ -99,12 +101,21 @@ class Engine:
         self._metrics.records(view.records.values())
         self._report(decision.failed, view.claims)
         self._hands.forget(view.claims)
+        self._forget(view.claims)
         if self._may_write():
             for action in decision.actions:
                 self._start(action, now, decision)
         self.progressed_at = time.monotonic()
         self._pause_seconds = min(_LONGEST_PAUSE_AFTER_PASS_SECONDS, time.thread_time() - worked)
         return decision.wake_at
+
+    def _forget(self, claims: Mapping[str, WholeNodeClaim]) -> None:
+        """Let go of what was noted about objects that are gone."""
+        if len(self._texts_at) > 2 * len(claims) + _FEW:
+            self._texts_at = {uid: at for uid, at in self._texts_at.items() if uid in claims}
+        for noted in (self._refused, self._failed_actions):
+            if len(noted) > _MANY:
+                noted.clear()
 
     def _report(self, failed: Mapping[str, Exception], claims: Mapping[str, WholeNodeClaim]) -> None:
         """Say what could not be decided: once for each error, not in every pass that meets it again."""
@@ -129,11 +140,12 @@ class Engine:
             decision.wake(paused)
             return
         if isinstance(action, WriteStatus):
-            if not action.urgent and now < (due := self._texts_at.get(key, now - _TEXTS_EVERY) + _TEXTS_EVERY):
+            uid = action.claim.metadata.uid
+            if not action.urgent and now < (due := self._texts_at.get(uid, now - _TEXTS_EVERY) + _TEXTS_EVERY):
                 decision.wake(due)
                 return
-            self._texts_at[key] = now
-            self._writing[action.claim.metadata.uid] = action.status
+            self._texts_at[uid] = now
+            self._writing[uid] = action.status
         if isinstance(action, StopWorkload):
             self._jobs[key] = frozenset(one.uid for one in action.victims)
         self._in_flight[key] = asyncio.create_task(self._do(action, key), name=key)
@@ -154,6 +166,14 @@ class Engine:
                 self._refused[key] = refused + 1
                 pause = min(_LONGEST_PAUSE_SECONDS, pause * 2 ** min(refused, 5))
             await asyncio.sleep(pause)
+        except Exception as error:  # one of ours: it stops nothing else, and is told once
+            self._metrics.error(type(error).__name__)
+            if self._failed_actions.get(key) != repr(error):
+                self._failed_actions[key] = repr(error)
+                _LOG.exception("%s failed for a reason that nobody has foreseen", key)
+            await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
+        else:
+            self._failed_actions.pop(key, None)
         finally:
             del self._in_flight[key]
             self._jobs.pop(key, None)

@@ -32,7 +32,10 @@ class Retention:
         """Delete what is outdated, until cancelled."""
         await self._caches.synced()
         while True:
-            await self.look(datetime.now(UTC))
+            try:
+                await self.look(datetime.now(UTC))
+            except Exception:
+                _LOG.exception("what is outdated could not be deleted; it is tried again in a minute")
             await asyncio.sleep(_EVERY_SECONDS)
 
     async def look(self, now: datetime) -> None:

@@ -1,13 +1,14 @@
 """Keeps the status of pools and agreements true, and wakes pods that may have a place now though nothing says so."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from cluster.claims import write_status
 from cluster.client import Api
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, Invalid
 from cluster.pods import poke
 from controller.caches import Caches
 from controller.metrics import Metrics
@@ -31,6 +32,7 @@ class Upkeep:
         self._may_write = may_write
         self._rules: object = None
         self._changed = False
+        self._failed: dict[str, str] = {}
 
     async def run(self) -> None:
         """Write what has changed, until cancelled."""
@@ -38,30 +40,55 @@ class Upkeep:
         while True:
             now = datetime.now(UTC)
             view = self._caches.view({})
-            await self._write_pools(view, now)
-            await self._write_agreements(view, now)
-            await self._wake(view, now)
+            for step in (self._write_pools, self._write_agreements, self._wake):
+                with self._told(step.__name__):
+                    await step(view, now)
             await asyncio.sleep(_EVERY_SECONDS)
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """An error of ours, met with one object, is said once, and ends neither the process nor anything else."""
+        try:
+            yield
+        except Exception as error:
+            self._metrics.error(type(error).__name__)
+            if self._failed.get(what) != repr(error):
+                self._failed[what] = repr(error)
+                _LOG.exception("%s failed; everything else goes on", what)
+        else:
+            self._failed.pop(what, None)
 
     async def _write_pools(self, view: View, now: datetime) -> None:
         self._metrics.forget_pools({pool.metadata.name for pool in view.pools})
         for pool in view.pools:
-            status = pool_status(view, pool, now)
-            self._metrics.pool(pool.metadata.name, status)
-            if status != pool.status and self._may_write():
-                try:
-                    self._caches.pools.apply(await write_status(self._api, pool, status))
-                except ClusterError as error:
-                    _LOG.debug("pool status not written", extra={"pool": pool.metadata.name, "error": str(error)})
+            name = pool.metadata.name
+            with self._told(f"the status of pool {name}"):
+                status = pool_status(view, pool, now)
+                self._metrics.pool(name, status)
+                if status != pool.status and self._may_write():
+                    with self._refused(f"pool {name}"):
+                        self._caches.pools.apply(await write_status(self._api, pool, status))
 
     async def _write_agreements(self, view: View, now: datetime) -> None:
         for agreement in view.agreements:
-            status = agreement_status(view, agreement, now)
-            if status != agreement.status and self._may_write():
-                try:
-                    self._caches.agreements.apply(await write_status(self._api, agreement, status))
-                except ClusterError as error:
-                    _LOG.debug("agreement status not written", extra={"error": str(error)})
+            name = f"{agreement.metadata.namespace}/{agreement.metadata.name}"
+            with self._told(f"the status of agreement {name}"):
+                status = agreement_status(view, agreement, now)
+                if status != agreement.status and self._may_write():
+                    with self._refused(f"agreement {name}"):
+                        self._caches.agreements.apply(await write_status(self._api, agreement, status))
+
+    @contextlib.contextmanager
+    def _refused(self, what: str) -> Iterator[None]:
+        """A write that cannot be done now is tried again at the next look; one that is invalid is worth a word."""
+        try:
+            yield
+        except Invalid as error:
+            if self._failed.get(what) != str(error):
+                self._failed[what] = str(error)
+                _LOG.warning("the status of %s is refused: %s", what, error)
+        except ClusterError as error:
+            _LOG.debug("status not written", extra={"object": what, "error": str(error)})
 
     async def _wake(self, view: View, now: datetime) -> None:
         """A look after pools or agreements changed: the extender has seen it by then, and kube-scheduler never will."""

@@ -12,6 +12,9 @@ from fleet.objects import Allocation, DeviceRequest, Pod, ResourceClaim
 CLAIMS_PATH: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 DEFAULT_DEVICE_CLASS: Final = "gpu.nvidia.com"
 
+_MOST_DEVICES: Final = 1024
+"""More than any claim is ever allocated; any number may be asked for."""
+
 Claims = Mapping[tuple[str, str], ResourceClaim]
 """ResourceClaims by namespace and name."""
 
@@ -45,7 +48,7 @@ def card_ids(claim: ResourceClaim, classes: frozenset[str]) -> tuple[str, ...]:
     wanted = {one.name: one for one in claim.spec.devices.requests or () if _classes(one) & classes}
     allocation = claim.status.allocation
     if allocation is None:
-        numbers = range(sum(_count(one) for one in wanted.values()))
+        numbers = range(min(_MOST_DEVICES, sum(_count(one) for one in wanted.values())))
         return tuple(f"{claim.metadata.uid}/{number}" for number in numbers)
     # A result of a first-available request is called "request/subrequest".
     results = (one for one in allocation.devices.results or () if one.request.split("/")[0] in wanted)

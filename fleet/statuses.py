@@ -12,7 +12,7 @@ from fleet.resources import Avoided, ClaimStatus, Phase, PhaseTime, ResourceCond
 _KEPT_PHASES = 40
 _TAKEN = frozenset({Phase.PLANNED, Phase.CORDONING, Phase.DRAINING, Phase.PROVING_EMPTY})
 """Phases in which nodes are on their way to being empty: what says by when, and who is left alone, ends with them."""
-_MAX_MESSAGE = 2000
+MAX_MESSAGE = 2000
 
 
 def enter(
@@ -27,7 +27,7 @@ def enter(
         old,
         phase=phase,
         reason=str(reason),
-        message=message[:_MAX_MESSAGE],
+        message=message[:MAX_MESSAGE],
         phases=phases,
         observed_generation=claim.metadata.generation,
         **changes,

@@ -19,6 +19,7 @@ from fleet.resources import (
     Use,
 )
 from fleet.selectors import label_problem
+from fleet.statuses import MAX_MESSAGE
 from fleet.tally import free_cards
 from fleet.view import View
 
@@ -132,4 +133,4 @@ def _condition(
 ) -> ResourceCondition:
     before = next((one for one in old if one.type == type_), None)
     since = before.last_transition_time if before is not None and before.status == status else now
-    return ResourceCondition(type_, status, reason, message, since, generation)
+    return ResourceCondition(type_, status, reason, message[:MAX_MESSAGE], since, generation)

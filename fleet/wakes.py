@@ -19,7 +19,7 @@ _AT_MOST_EVERY = timedelta(seconds=60)
 
 
 def poked_at(pod: Pod) -> datetime | None:
-    """When we last made the scheduler try the pod."""
+    """When we last made the scheduler try the pod, if that can be read."""
     text = pod.metadata.annotation(POKE)
     try:
         return parse_time(text) if text else None
@@ -51,9 +51,10 @@ def _due(pod: Pod, now: datetime) -> bool:
         return False
     if not any(text in (said.message or "") for text in _PASSING):
         return False
-    first = said.last_transition_time or pod.metadata.creation_timestamp or now
-    pause = min(max(_SOONEST, (now - first) / 4), _AT_MOST_EVERY)
-    return now >= max(first, poked_at(pod) or first) + pause
+    # A time that lies ahead, whoever wrote it, is as good as now.
+    first = min(now, said.last_transition_time or pod.metadata.creation_timestamp or now)
+    last = min(now, max(first, poked_at(pod) or first))
+    return now - last >= min(max(_SOONEST, (now - first) / 4), _AT_MOST_EVERY)
 
 
 def _oldest(pods: Iterable[Pod]) -> tuple[Pod, ...]:

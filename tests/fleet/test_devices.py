@@ -65,6 +65,11 @@ def test_devices_of_a_gpu_class_count_as_cards_asked_for_and_allocated(allocated
     assert asked(using("p", templates=("c",)), claim) == (2, RequestClass.SMALL)
 
 
+def test_a_claim_that_asks_for_ages_of_devices_is_counted_up_to_what_any_claim_can_have() -> None:
+    """Each is given a name of its own: more names than there is memory would end the process."""
+    assert asked(using("p", "c"), wanted("c", count=10**12))[0] == 1024
+
+
 def test_devices_of_another_class_are_ignored_and_said_so() -> None:
     claim = wanted("c", NIC_CLASS, 2)
     assert asked(using("p", "c"), claim) == (0, RequestClass.NONE)
