@@ -9,7 +9,7 @@ from fleet import choosing
 from fleet.candidates import Candidate, shortfalls
 from fleet.costs import GangLoss, each_lost, priced
 from fleet.domains import Domain
-from fleet.options import Fits, Option, Price, Terms
+from fleet.options import Fits, Hit, Option, Price, Terms
 from fleet.readiness import Shortfall
 from fleet.relocation import Homes
 from fleet.resources import DrainAgreement, Victim
@@ -180,15 +180,21 @@ def _spends(nodes: Iterable[Candidate]) -> bool:
 
 
 def _price(gang: GangLoss) -> Price:
-    scale = gang.weight * _UNITS
-    return Price(round(gang.whole * scale), round(gang.seconds * scale), gang.spare)
+    return Price(round(gang.whole * gang.weight * _UNITS), 1, gang.spare)
+
+
+def _own(hit: Hit, gang: GangLoss) -> Hit:
+    """The hit with what its members lose if the others go on, in place of their cards."""
+    own = max(0.0, gang.seconds * hit.cards - hit.missed)
+    return Hit(hit.gang, hit.members, round(own * gang.weight * _UNITS))
 
 
 def _option(one: Candidate) -> Option:
+    gangs = {gang.key: gang for gang in one.gangs}
     return Option(
         one.node.metadata.name,
         round(one.idle * _UNITS),
-        one.hits,
+        tuple([_own(hit, gangs[hit.gang]) for hit in one.hits]),
         one.top_priority,
         tuple([(press.budget, press.pods) for press in one.presses]),
         one.budgeted + sum([1 for _, kept in one.keeps if kept]),

@@ -1,7 +1,7 @@
 """What stopping running pods costs: gangs whole and once, elastic ones by the member, services their warm-up."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,7 +14,7 @@ from fleet.options import Hit
 from fleet.readiness import service_of
 from fleet.records import job_key, stops_of
 from fleet.requests import Request
-from fleet.resources import GangRef, Victim
+from fleet.resources import GangRef, RecordSpec, Victim
 from fleet.view import View
 
 _FAIR_FOR = timedelta(days=7)
@@ -25,8 +25,8 @@ class GangLoss:
     """What stopping a running gang throws away: `seconds` on each of its `cards`, counted from `since`.
 
     While no more than `spare` of its `members` are stopped, the others go on and only the stopped ones' cards count;
-    nobody goes on where Kueue stops the whole job. Of a gang that goes on, a member that came later has lost less by
-    what `missed` says (GPU-seconds, by pod UID). Of the seconds, `restart` are lost right after a checkpoint too.
+    nobody goes on where Kueue stops the whole job. A member that came later has lost less by what `missed` says
+    (GPU-seconds, by pod UID). Of the seconds, `restart` are lost right after a checkpoint too.
     `weight` is for comparisons only (`weights`).
     """
 
@@ -46,9 +46,9 @@ class GangLoss:
         """GPU-seconds lost with all of it."""
         return max(0.0, self.seconds * self.cards - sum(self.missed.values()))
 
-    def lost(self, members: int, cards: int) -> float:
-        """GPU-seconds lost if so many members with so many cards are stopped together."""
-        return self.whole if members > self.spare else min(self.seconds * cards, self.whole)
+    def lost(self, members: int, cards: int, missed: float = 0.0) -> float:
+        """GPU-seconds lost if so many members with so many cards, who have `missed` so much, are stopped together."""
+        return self.whole if members > self.spare else min(max(0.0, self.seconds * cards - missed), self.whole)
 
     def own(self, victim: Victim) -> float:
         """GPU-seconds lost with this member if the others go on."""
@@ -72,7 +72,11 @@ def _gang_loss(view: View, pod: Pod, key: str, now: datetime) -> GangLoss:
     gang = view.gangs.get(key)
     asked = tuple([view.classify(one) for one in (gang.pods if gang else (pod,))])
     stake = view.memory.recall(("at stake", key), _at_stake, gang, pod if gang is None else None, asked)
-    lost = stake.work.lost(now, _warm_up(view, pod) if stake.serves else None, _hit_at(view, gang))
+    stops = stops_of(view, key) if gang else ()
+    work = stake.work
+    if saved := tuple([one.saved_at for one in stops if one.saved_at is not None]):
+        work = replace(work, told=(*work.told, *saved))
+    lost = work.lost(now, _warm_up(view, pod) if stake.serves else None, _hit_at(stops, gang))
     weight = weights(view, now).get(pod.metadata.namespace, 1.0)
     spare = 0 if through_kueue(view, pod) else stake.spare
     missed = {
@@ -94,24 +98,20 @@ def _gang_loss(view: View, pod: Pod, key: str, now: datetime) -> GangLoss:
     )
 
 
-def _hit_at(view: View, gang: Gang | None) -> datetime | None:
+def _hit_at(stops: Iterable[RecordSpec], gang: Gang | None) -> datetime | None:
     """When all work of the gang was last lost by a stop of members of it; None if it never was.
 
-    A gang that goes on without those that were stopped lost no work of the others: one of which as many as it needs
-    have run since before.
+    A gang that goes on without those that were stopped lost no work of the others.
     """
-    moments = stops_of(view, gang.key) if gang else ()
-    if gang is None or not gang.minimum:
-        return max(moments, default=None)
-    starts = [pod.status.start_time for pod in gang.pods if pod.spec.node_name and pod.status.start_time]
-    return max((at for at in moments if sum(one <= at for one in starts) < gang.minimum), default=None)
+    needs_all = gang is None or not gang.minimum
+    return max((one.at for one in stops if needs_all or one.ends_gang), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class _AtStake:
     """What a gang loses by, whatever the time. `serves`: it is a replica of a service.
 
-    `starts`: UID, cards and start of each member of a gang that goes on without some.
+    `starts`: UID, cards and start of each member.
     """
 
     members: int
@@ -128,7 +128,7 @@ def _at_stake(gang: Gang | None, alone: Pod | None, asked: tuple[Request, ...]) 
     work = work_of([pod for pod, _ in bound], [cards for _, cards in bound])
     single = gang is None or gang.ref.kind == "Pod"
     spare = max(0, len(bound) - minimum) if minimum else 0
-    starts = [(one.metadata.uid, cards, one.status.start_time) for one, cards in bound if minimum]
+    starts = [(one.metadata.uid, cards, one.status.start_time) for one, cards in bound]
     known = tuple([(uid, cards, start) for uid, cards, start in starts if start is not None])
     return _AtStake(len(bound), spare, work, single and serves(pods[0]), known)
 
@@ -151,13 +151,25 @@ def victims_of(
     them each pod has its own loss, and the one that leaves too few has the rest. `before` are others that run still
     and are to be stopped together with them, with what is booked for them.
     """
-    victims, losses = [], {}
+    victims: list[Victim] = []
+    losses: dict[str, GangLoss] = {}
     for pod in pods:
         victim, gang = bare(view, pod), gang_loss(view, pod, now)
-        losses[gang.key] = gang
+        known = losses.get(gang.key, gang)
+        unknown = pod.metadata.uid not in view.pods and gang.key in view.gangs
+        losses[gang.key] = _joined(view, known, victim, pod, now) if unknown else known
         agreement = agreements.get(victim.uid)
         victims.append(msgspec.structs.replace(victim, agreement=agreement) if agreement else victim)
     return priced(victims, losses, before)
+
+
+def _joined(view: View, gang: GangLoss, victim: Victim, pod: Pod, now: datetime) -> GangLoss:
+    """The loss with one more member: a look has found it, and the caches do not know it yet."""
+    late = max(0.0, (min(now, pod.status.start_time or now) - gang.since).total_seconds())
+    missed = {**gang.missed, victim.uid: late * victim.cards}
+    members, minimum = gang.members + 1, view.gangs[gang.key].minimum
+    spare = max(0, members - minimum) if minimum and not through_kueue(view, pod) else 0
+    return replace(gang, members=members, cards=gang.cards + victim.cards, spare=spare, missed=missed)
 
 
 def priced(
@@ -165,13 +177,26 @@ def priced(
 ) -> tuple[Victim, ...]:
     """The victims with what is lost if all of them are stopped together; `losses` by gang, as `victims_of` has it."""
     victims = tuple(victims)
-    replace = msgspec.structs.replace
+    each = zip(victims, each_lost(victims, losses, before), enders(victims, losses, before), strict=True)
     return tuple(
         [
-            replace(one, lost_gpu_seconds=lost, saved_at=losses[one.gang].saved_at)
-            for one, lost in zip(victims, each_lost(victims, losses, before), strict=True)
+            msgspec.structs.replace(one, lost_gpu_seconds=lost, saved_at=losses[one.gang].saved_at, ends_gang=ends)
+            for one, lost, ends in each
         ]
     )
+
+
+def enders(victims: Sequence[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim] = ()) -> list[bool]:
+    """Of each of the victims whether its gang has too few members left without it and those ahead of it."""
+    place: dict[str, int] = {}
+    for one in before:
+        place[one.gang] = place.get(one.gang, 0) + 1
+    found = []
+    for one in victims:
+        at = place.get(one.gang, 0)
+        found.append(at >= losses[one.gang].spare)
+        place[one.gang] = at + 1
+    return found
 
 
 def each_lost(victims: Sequence[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim] = ()) -> list[float]:
@@ -206,13 +231,25 @@ def hits_of(victims: Iterable[Victim]) -> tuple[Hit, ...]:
     return tuple(Hit(gang, members, cards) for gang, (members, cards) in found.items())
 
 
+def since_they_came(
+    hits: tuple[Hit, ...], victims: Iterable[Victim], losses: Mapping[str, GangLoss]
+) -> tuple[Hit, ...]:
+    """The hits with what those of the victims who came later have not lost."""
+    if not any(losses[one.gang].missed for one in hits):
+        return hits
+    missed: dict[str, float] = {}
+    for one in victims:
+        missed[one.gang] = missed.get(one.gang, 0.0) + losses[one.gang].missed.get(one.uid, 0.0)
+    return tuple([replace(one, missed=missed[one.gang]) for one in hits])
+
+
 def joint_loss(hits: Iterable[Hit], gangs: Iterable[GangLoss]) -> float:
     """What stopping all of them loses as it counts in comparisons: more for namespaces that have lost much lately."""
     losses = {one.key: one for one in gangs}
-    stopped: dict[str, tuple[int, int]] = {}
+    stopped: dict[str, tuple[int, int, float]] = {}
     for hit in hits:
-        members, cards = stopped.get(hit.gang, (0, 0))
-        stopped[hit.gang] = members + hit.members, cards + hit.cards
+        members, cards, missed = stopped.get(hit.gang, (0, 0, 0.0))
+        stopped[hit.gang] = members + hit.members, cards + hit.cards, missed + hit.missed
     return sum(losses[key].weight * losses[key].lost(*stopped[key]) for key in sorted(stopped))
 
 

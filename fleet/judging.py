@@ -239,7 +239,7 @@ class _Judge:
             detail=there.forbidden if refused == Reason.BUDGET else _detail(refused, needed, overdrafts, self.consents),
             keeps=keeps,
             gangs=there.gangs,
-            hits=tenants.hits,
+            hits=there.hits,
             idle=idle,
             cost=idle + there.loss,
             presses=there.presses,

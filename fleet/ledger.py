@@ -55,8 +55,8 @@ class Work:
             return Loss(self.cards, seconds, None, now, seconds)
         saved_at = self.saved_at(now)
         since, restart = saved_at or self.began or now, self.restart_seconds
-        if hit_at is not None and hit_at > since:
-            since = hit_at
+        if hit_at is not None:
+            since = max(since, hit_at)
             restart = restart if self.renewed is not None and self.renewed > hit_at else 0.0
         return Loss(self.cards, max(0.0, (now - since).total_seconds()) + restart, saved_at, since, restart)
 

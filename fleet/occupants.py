@@ -10,7 +10,7 @@ import msgspec
 from fleet.budgets import forbidden, matching
 from fleet.cards import grace, terminating
 from fleet.consents import Look, kind_of, look_of
-from fleet.costs import GangLoss, bare, each_lost, gang_loss, hits_of, joint_loss, priced
+from fleet.costs import GangLoss, bare, each_lost, gang_loss, hits_of, joint_loss, priced, since_they_came
 from fleet.forecasts import natural_end
 from fleet.kueue.disruptions import shortage
 from fleet.kueue.victims import fellows, leaving, through_kueue, workloads_of
@@ -65,6 +65,7 @@ class Occupants:
     """
 
     tenants: Tenants
+    hits: tuple[Hit, ...]
     forbidden: str
     presses: tuple[Press, ...]
     excess: int
@@ -107,15 +108,17 @@ def _occupants(view: View, node_name: str, now: datetime) -> Occupants:
     covering = [_covering(view, pod, look) for pod, look in zip(stopped, tenants.looks, strict=True)]
     presses = _presses(covering)
     free_at = natural_end(view, holders, now)
+    hits = since_they_came(tenants.hits, tenants.bare, losses)
     return Occupants(
         tenants,
+        hits,
         _forbidden(view, stopped, covering),
         presses,
         sum(max(0, one.pods - one.allowed) for one in presses),
         tuple([kind_of(view, pod, look, now) for pod, look in zip(stopped, tenants.looks, strict=True)]),
         gangs,
         sum(each_lost(tenants.bare, losses)),
-        joint_loss(tenants.hits, gangs),
+        joint_loss(hits, gangs),
         workloads_of(view, running),
         free_at,
         natural_end(view, holders, now, late=True) if free_at is None else None,

@@ -13,7 +13,10 @@ on the machine."""
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What stopping members of one gang costs: per card while no more than `spare` are stopped, else `whole`."""
+    """What stopping members of one gang costs: per card while no more than `spare` are stopped, else `whole`.
+
+    Where members are not worth the same, `per_card` is 1 and a hit's cards are what they cost.
+    """
 
     whole: int
     per_card: int = 0
@@ -25,11 +28,12 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """So many members of a gang, with so many cards, would be stopped."""
+    """So many members of a gang, with so many cards, would be stopped; `missed`: GPU-seconds that these came later."""
 
     gang: str
     members: int
     cards: int
+    missed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ def record_of(
             priority=victim.priority,
             lost_gpu_seconds=victim.lost_gpu_seconds,
             saved_at=victim.saved_at,
+            ends_gang=victim.ends_gang,
         ),
     )
 
@@ -125,16 +126,15 @@ def stands_for(record: DrainRecord, claim: WholeNodeClaim, victim: Victim) -> bo
     return same and record.status.outcome is not Outcome.SPARED
 
 
-def stops_of(view: View, gang: str) -> tuple[datetime, ...]:
-    """When live gangs' members were stopped for claims, as their records tell; `gang` is the gang's key."""
-    known: dict[str, tuple[datetime, ...]] | None = view.memo.get("stops")
+def stops_of(view: View, gang: str) -> list[RecordSpec]:
+    """What the records tell of members of a live gang that were stopped for claims; `gang` is the gang's key."""
+    known: dict[str, list[RecordSpec]] | None = view.memo.get("stops")
     if known is None:
-        found: dict[str, set[datetime]] = {}
+        known = view.memo["stops"] = {}
         for record in view.records.values():
             if record.spec.gang in view.gangs and _has_stopped(view, record):
-                found.setdefault(record.spec.gang, set()).add(record.spec.at)
-        known = view.memo["stops"] = {key: tuple(sorted(some)) for key, some in found.items()}
-    return known.get(gang, ())
+                known.setdefault(record.spec.gang, []).append(record.spec)
+    return known.get(gang, [])
 
 
 def _has_stopped(view: View, record: DrainRecord) -> bool:

@@ -62,7 +62,6 @@ class Regret:
         for pod in left:
             together.setdefault(unit[pod.metadata.uid], []).append(self._wave(view, pod, victims[pod.metadata.uid]))
         waves = {one: _COVERED if _COVERED in some else max(some) for one, some in together.items()}
-        first = min(waves.values())
 
         def waits(pod: Pod) -> bool:
             uid = pod.metadata.uid
@@ -70,10 +69,11 @@ class Regret:
             first = carriers[: carriers.index(uid)] if uid in carriers else carriers
             return any(one in unsaid and unit[one] != unit[uid] for one in first)
 
-        wave = [pod for pod in left if waves[unit[pod.metadata.uid]] == first]
-        wait = {unit[pod.metadata.uid] for pod in wave if waits(pod)}
+        wait = {unit[pod.metadata.uid] for pod in left if waits(pod)}
         # Gangs that are spread over several jobs of Kueue's may wait for each other: then the order gives way.
-        due = [pod for pod in wave if unit[pod.metadata.uid] not in wait] or wave
+        ready = [pod for pod in left if unit[pod.metadata.uid] not in wait] or left
+        wave = min(waves[unit[pod.metadata.uid]] for pod in ready)
+        due = [pod for pod in ready if waves[unit[pod.metadata.uid]] == wave]
         return sorted(due, key=lambda pod: (self.order[victims[pod.metadata.uid].gang], pod.key))
 
     def _wave(self, view: View, pod: Pod, victim: Victim) -> int:

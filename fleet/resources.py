@@ -436,6 +436,9 @@ class Victim(_Part, frozen=True):
     saved_at: Annotated[
         datetime | None, Meta(description="The checkpoint its loss counts from; absent: from its start.")
     ] = None
+    ends_gang: Annotated[
+        bool, Meta(description="Whether its gang cannot go on without it and those stopped before it.")
+    ] = False
 
 
 class RunnerUp(_Part, frozen=True):
@@ -585,6 +588,9 @@ class RecordSpec(_Part, frozen=True):
     priority: int = 0
     lost_gpu_seconds: Annotated[float, Meta(description="A gang's whole loss stands with one of its pods.")] = 0.0
     saved_at: datetime | None = None
+    ends_gang: Annotated[
+        bool, Meta(description="Whether its gang cannot go on without it and those stopped before it.")
+    ] = False
 
     rules: ClassVar = (Rule("self == oldSelf", "a record is written once and never changed"),)
 

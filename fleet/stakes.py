@@ -123,7 +123,9 @@ def _asked(agreements: Iterable[DrainAgreement | None]) -> timedelta | None:
 
 def _loss(view: View, pods: list[Pod], moment: datetime) -> float:
     """What stopping these members of one gang throws away at the moment, unless the gang saves its work before."""
-    return gang_loss(view, pods[0], moment).lost(len(pods), sum(view.classify(pod).cards for pod in pods))
+    gang = gang_loss(view, pods[0], moment)
+    missed = sum(gang.missed.get(pod.metadata.uid, 0.0) for pod in pods)
+    return gang.lost(len(pods), sum(view.classify(pod).cards for pod in pods), missed)
 
 
 def _limits(

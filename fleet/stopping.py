@@ -139,17 +139,22 @@ class _Stopping:
         """
         victims = drained_victims(self.claim)
         recorded = {one.uid: one for one in victims if outcome_of(self.view, self.uid, one) is not Outcome.SPARED}
-        carriers: dict[str, Victim] = {}
+        stale: set[str] = set()
+        first = set[str]()
         for one in victims:
-            carriers.setdefault(one.gang, one)
+            if (one.lost_gpu_seconds or one.gang not in first) and self._unharmed(one):
+                stale.add(one.gang)
+            first.add(one.gang)
+            verdict = self.verdicts.get(one.uid)
+            going = accepted(self.context, one.uid)
+            if verdict is not None and not going and one.agreement != verdict.agreement:
+                stale.add(one.gang)
         found = {}
         for pod in self.whole:
             victim = recorded.get(pod.metadata.uid)
             if victim is None:
                 continue
-            booked = not self._unharmed(carriers[victim.gang])
-            agreed = victim.agreement == self.verdicts[victim.uid].agreement
-            if accepted(self.context, victim.uid) or (agreed and booked):
+            if accepted(self.context, victim.uid) or victim.gang not in stale:
                 found[victim.uid] = victim
         return found
 

@@ -56,7 +56,8 @@ def test_an_elastic_gang_that_went_on_without_one_still_has_the_work_of_the_othe
     hits = [row(f"e-{index}", 80, gang="team-v/Gang/e/", seconds=940) for index in (2, 3)]
     nodes = [node(f"n{index}") for index in range(4)]
     assert lost(view(nodes, gang[:2], hits), *gang[:2]) == [400, 0]
-    assert lost(view(nodes, gang[:1], hits), gang[0]) == [120], "no two of it run since before: that ended it"
+    ended = row("e-1", 200, gang="team-v/Gang/e/", seconds=940, ends_gang=True)
+    assert lost(view(nodes, gang[:1], hits, ended), gang[0]) == [120], "that left too few: all of it was lost"
 
 
 @pytest.mark.parametrize("text", ["", "none", "0", "4", "9"])
@@ -152,7 +153,7 @@ def test_a_restart_that_has_not_been_is_not_lost_once_more() -> None:
     hit = row("g-1", 3000, gang="team-v/Gang/g/", seconds=900)
     assert lost(view(node("n0"), gang, hit), *gang) == [100]
     anew = pod("g-2", on="n1", gang="g", size=2, started=950, notes={RESTART_COST: "10m"})
-    assert lost(view(node("n0"), node("n1"), gang, anew, hit), *gang) == [2 * (100 + 600)]
+    assert lost(view(node("n0"), node("n1"), gang, anew, hit), *gang) == [100 + 50 + 2 * 600]
 
 
 def test_who_lost_much_lately_weighs_more_but_no_loss_is_booked_higher() -> None:

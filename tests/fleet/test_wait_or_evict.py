@@ -56,7 +56,7 @@ def bound(simulation: Simulation) -> bool:
 
 
 def test_what_a_gang_that_was_stopped_before_loses_after_its_next_checkpoint_is_its_restart() -> None:
-    """100 s of work on two cards and a restart of 600: no checkpoint is worth a wait that misses eight cards."""
+    """100 s of work on a card, 90 on another, and a restart of 600: no checkpoint is worth a wait for eight cards."""
     notes = {RESTART_COST: "10m", CHECKPOINT_EVERY: "20m"}
     left = pod("v-0", on="n1", gang="v", size=2, started=0, notes=notes)
     new = pod("v-9", on="n2", gang="v", size=2, started=1010, notes=notes)
@@ -65,7 +65,7 @@ def test_what_a_gang_that_was_stopped_before_loses_after_its_next_checkpoint_is_
     seen = view(node("n1"), node("n2", cordoned=True), left, new, agreement(), *waits, hit)
     found = choose(seen, waits[1], {}, at(1100), timedelta(minutes=10)).plan.weighing
     assert found is not None
-    assert found.evict_cost == pytest.approx(2 * (100 + 600))
+    assert found.evict_cost == pytest.approx(100 + 90 + 2 * 600)
     assert found.course is Course.EVICT
 
 
