@@ -191,6 +191,7 @@ def _count(ground: Ground, pods: dict[str, Pod]) -> Counter[tuple[str, str]]:
         if ground.view.classify(pod).request_class is RequestClass.NONE:
             continue
         kind, reason = kind_and_reason(ground, pod, now)
+        ground.let_go()
         if kind.waits:
             found[str(kind), reason] += 1
     return found

@@ -15,8 +15,9 @@ from fleet.objects import Node
 from fleet.pools import Membership
 from fleet.requests import Classifier
 from fleet.resources import Accepts, DrainAgreement, GangRef, Overflow, Phase, WholeNodeClaim
+from fleet.tally import MOST_TOUCHED
 
-RANK_BITS: Final = 16
+RANK_BITS: Final = MOST_TOUCHED.bit_length()
 """A rank is moved left by so many bits, to leave room for the number of a node's cards in use."""
 
 

@@ -299,7 +299,8 @@ def wishes(spec: PodSpec) -> Wishes:
     before: list[Wish | None] = []
     for one in spec.init_containers or ():
         (together if one.restart_policy == "Always" else before).append(wish(one))
-    return Wishes(tuple(one for one in together if one), tuple(one for one in before if one))
+    # One at a time, so that those who ask for the same are served alike.
+    return Wishes(tuple(one for one in together if one), tuple(dict.fromkeys(one for one in before if one)))
 
 
 def _all_fit(cards: tuple[Card, ...], used: Mapping[str, Use], wanted: tuple[Wish, ...]) -> bool:

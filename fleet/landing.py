@@ -109,7 +109,7 @@ def _steer(context: Context, claim: WholeNodeClaim, waits: list[Pod], places: in
 def _poke(context: Context, pod: Pod, since: datetime) -> None:
     """kube-scheduler may have asked an extender whose cache was behind; nothing else would wake the pod again."""
     timing = context.timing
-    last = max(since, poked_at(pod) or since)
+    last = min(context.now, max(since, poked_at(pod) or since))
     pause: timedelta = min(max(timing.poke_after, (context.now - since) / 4), timing.poke_at_most_every)
     if context.now >= last + pause:
         context.decision.actions.append(Poke(pod, context.now))

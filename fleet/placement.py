@@ -199,6 +199,7 @@ def _coarse(seat: Seat, touched: int) -> int:
 
 _NO_ROOM, _UNTOUCHED_NODE, _UNTOUCHED_CARD, _TOUCHED_CARD = range(4)
 _TIER_BITS = 8
+_FULLEST = (1 << _TIER_BITS) - 1
 
 
 def _room_order(pod: Pod, request: Request, names: Sequence[str], board: Board, tally: Tally) -> list[int]:
@@ -219,7 +220,7 @@ def _room_order(pod: Pod, request: Request, names: Sequence[str], board: Board, 
             tier, fullness = _NO_ROOM, 0
         else:
             tier, fullness = (_TOUCHED_CARD if touched else _UNTOUCHED_NODE), touched
-        order.append(-1 if tier == _NO_ROOM else board.ranks[name] + (tier << _TIER_BITS) + fullness)
+        order.append(-1 if tier == _NO_ROOM else board.ranks[name] + (tier << _TIER_BITS) + min(fullness, _FULLEST))
     return order
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fleet.cards import terminating
 from fleet.fitness import closed
 from fleet.names import CLAIM_KEY
-from fleet.objects import Affinity, Node, PodSpec, Toleration
+from fleet.objects import Affinity, Node, PodSpec, Taint, Toleration
 from fleet.requests import RequestClass
 from fleet.resources import Accepts, GPUPool, Overflow
 from fleet.selectors import node_wanted, tolerates
@@ -20,6 +20,7 @@ from fleet.tally import free_cards
 from fleet.view import View
 
 _HARD = frozenset({"NoSchedule", "NoExecute"})
+_HOSTNAME = "kubernetes.io/hostname"
 
 
 class Wish(NamedTuple):
@@ -99,32 +100,65 @@ def _room(view: View, wish: Wish) -> Mapping[str, int]:
     """Free cards of every node that a pod of this wish may go to."""
     known: Mapping[str, int] | None = view.memo.get(("room", wish))
     if known is None:
-        free = ((name, _free(view, node, wish)) for name, node in view.nodes.items())
-        known = view.memo["room", wish] = {name: cards for name, cards in free if cards > 0}
+        places = _places_of(view, wish.resource, whole=wish.whole)
+        host = dict(wish.selector).get(_HOSTNAME)
+        here = places.by_host.get(host, ()) if host is not None else places.every
+        known = view.memo["room", wish] = {
+            one.node.metadata.name: one.cards
+            for one in here
+            if all(tolerates(wish.tolerations, taint) for taint in one.taints) and _wanted(one.node, wish)
+        }
     return known
 
 
-def _free(view: View, node: Node, wish: Wish) -> int:
+class _Place(NamedTuple):
+    node: Node
+    cards: int
+    taints: tuple[Taint, ...]
+
+
+class _Places(NamedTuple):
+    """Nodes with free cards, whoever may have them; and by the name of their host, which pods may be pinned to."""
+
+    every: tuple[_Place, ...]
+    by_host: Mapping[str, Sequence[_Place]]
+
+
+def _places_of(view: View, resource: str, *, whole: bool) -> _Places:
+    """Worked out once for all wishes: there may be as many wishes as pods."""
+    known: _Places | None = view.memo.get(("places", resource, whole))
+    if known is None:
+        found = ((node, _free(view, node, resource, whole=whole)) for node in view.nodes.values())
+        every = tuple([_Place(node, cards, _hard(node)) for node, cards in found if cards > 0])
+        by_host: dict[str, list[_Place]] = {}
+        for one in every:
+            by_host.setdefault(one.node.metadata.label(_HOSTNAME) or "", []).append(one)
+        known = view.memo["places", resource, whole] = _Places(every, by_host)
+    return known
+
+
+def _hard(node: Node) -> tuple[Taint, ...]:
+    return tuple([taint for taint in node.spec.taints or () if taint.effect in _HARD])
+
+
+def _free(view: View, node: Node, resource: str, *, whole: bool) -> int:
     name = node.metadata.name
     pools = view.membership.by_node.get(name, ())
-    if closed(node) or len(pools) > 1 or not _open(pools[0] if pools else None, wish):
+    if closed(node) or len(pools) > 1 or not _open(pools[0] if pools else None, resource, whole=whole):
         return 0
-    cards = free_cards(node, wish.resource, view.tally.on(name))
-    if not cards or (wish.whole and (name in view.tally.touched or cards != pools[0].spec.cards_per_node)):
+    cards = free_cards(node, resource, view.tally.on(name))
+    if not cards or (whole and (name in view.tally.touched or cards != pools[0].spec.cards_per_node)):
         return 0
-    hard = (taint for taint in node.spec.taints or () if taint.effect in _HARD)
-    if not all(tolerates(wish.tolerations, taint) for taint in hard):
-        return 0
-    return cards if _wanted(node, wish) else 0
+    return cards
 
 
-def _open(pool: GPUPool | None, wish: Wish) -> bool:
+def _open(pool: GPUPool | None, resource: str, *, whole: bool) -> bool:
     """As the extender has it. Lent nodes are open to every victim: its namespace has an agreement."""
     if pool is None:
-        return not wish.whole
-    if pool.spec.resource_name != wish.resource:
+        return not whole
+    if pool.spec.resource_name != resource:
         return False
-    if wish.whole:
+    if whole:
         return pool.spec.accepts is Accepts.WHOLE_NODE
     return pool.spec.accepts is Accepts.SMALL or pool.spec.overflow is Overflow.RECLAIMABLE
 

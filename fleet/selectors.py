@@ -10,6 +10,8 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_NAME = 63
 _MAX_PREFIX = 253
+_MOST_STEPS = 1000
+_VALUES_A_STEP = 64
 
 
 def label_problem(key: str, value: str) -> str | None:
@@ -60,7 +62,8 @@ def _compares(value: str | None, values: tuple[str, ...], *, greater: bool) -> b
 def node_wanted(spec: PodSpec, node: Node, ignored_key: str) -> bool:
     """Whether the pod's node selector and required node affinity admit the node.
 
-    `ignored_key` is a selector key that is not looked at: our own, which we set and clear ourselves.
+    `ignored_key` is a selector key that is not looked at: our own, which we set and clear ourselves. An affinity of
+    thousands of terms, which is looked at for every node in every pass, is read to its thousandth step only.
     """
     labels = node.metadata.labels or {}
     for key, value in (spec.node_selector or {}).items():
@@ -70,9 +73,12 @@ def node_wanted(spec: PodSpec, node: Node, ignored_key: str) -> bool:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     if required is None:
         return True
-    fields = {"metadata.name": node.metadata.name}
+    fields, steps = {"metadata.name": node.metadata.name}, 0
     for term in required.node_selector_terms or ():
         expressions, by_field = term.match_expressions or (), term.match_fields or ()
+        steps += 1 + sum(1 + len(one.values or ()) // _VALUES_A_STEP for one in (*expressions, *by_field))
+        if steps > _MOST_STEPS:
+            return False
         if not expressions and not by_field:
             continue
         if all(requirement_matches(one, labels) for one in expressions) and all(

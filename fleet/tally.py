@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from fleet import hami
 from fleet.cards import seat
@@ -9,6 +10,9 @@ from fleet.fitness import usable_cards
 from fleet.names import DEFAULT_RESOURCE
 from fleet.objects import Node, Pod
 from fleet.requests import Request
+
+MOST_TOUCHED: Final = (1 << 16) - 1
+"""As many cards in use as count for a node's place: a pod may say that it has any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Tally:
             del self.touched[node]
         rank = self._ranks.get(node, -1)
         if rank >= 0:
-            self.order[node] = rank + touched
+            self.order[node] = rank + min(touched, MOST_TOUCHED)
 
     def rank(self, node: str, rank: int | None) -> None:
         """Give the node a place in `order`, or take it out; ranks must lie further apart than cards."""
@@ -111,7 +115,7 @@ class Tally:
             self.order.pop(node, None)
         else:
             self._ranks[node] = rank
-            self.order[node] = rank + self.touched.get(node, 0) if rank >= 0 else rank
+            self.order[node] = rank + min(self.touched.get(node, 0), MOST_TOUCHED) if rank >= 0 else rank
 
     def on(self, node_name: str) -> NodeUse:
         """What is taken on the node; not to be changed by the caller."""

@@ -106,4 +106,4 @@ def _claim_of(view: View, pod: Pod) -> WholeNodeClaim | None:
 
 def _for_good(claim: WholeNodeClaim, pod: Pod) -> bool:
     at = entered_at(claim.status, Phase.FAILED)
-    return at is not None and created(pod) <= at.timestamp()
+    return at is not None and created(pod) < at.replace(microsecond=0).timestamp()

@@ -21,6 +21,7 @@ from fleet.view import View
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 _CORDON_TAINT = "node.kubernetes.io/unschedulable"
 _IDLE = frozenset({Phase.PENDING, Phase.BLOCKED})
+_MOST_SUPPLIES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,11 @@ class Ground:
         self._supplies: dict[object, Supply] = {}
         self.words: dict[object, str] = {}
         """Reasons of small pods that stand alike, kept by whoever counts them."""
+
+    def let_go(self) -> None:
+        """Keep no more than a few of the supplies that were worked out: each has every node in it."""
+        if len(self._supplies) > _MOST_SUPPLIES:
+            self._supplies.clear()
 
     @property
     def tally(self) -> Tally:

@@ -248,3 +248,55 @@ def test_the_environment_is_what_the_program_reads(
 ) -> None:
     [container] = one(rendered(*settings), "Deployment", name)["spec"]["template"]["spec"]["containers"]
     assert {each["name"] for each in container["env"]} <= {f"WHOLENODE_{field.upper()}" for field in known}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            "extender: {podLabels: {app.kubernetes.io/component: web}}",
+            "extender.podLabels: app.kubernetes.io/component",
+        ),
+        ("controller: {settings: {PORT: 9000}}", "controller.settings.PORT: the chart sets WHOLENODE_PORT itself"),
+        ("fullnameOverride: Foo_Bar", "/fullnameOverride"),
+    ],
+)
+def test_values_that_would_render_something_broken_are_refused(
+    helm: Callable[..., Any], tmp_path: Path, values: str, words: str
+) -> None:
+    run = from_file(helm, tmp_path, values)
+    assert run.returncode != 0
+    assert words in run.stderr
+
+
+def test_figures_and_names_of_a_values_file_arrive_as_they_are_written(
+    helm: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A large number is a float to Helm; a namespace may be called on, or 123."""
+    values = """
+extender: {settings: {MAX_BODY_BYTES: 33554432, RATE: 0.5}, priorityClassName: "123"}
+admission: {excludedNamespaces: ["on", "123"]}
+"""
+    run = from_file(helm, tmp_path, values)
+    assert run.returncode == 0, run.stderr
+    objects = [each for each in yaml.safe_load_all(run.stdout) if each]
+    (extender,) = [
+        one for one in objects if one["metadata"]["name"] == "wholenode-extender" and one["kind"] == "Deployment"
+    ]
+    pod = extender["spec"]["template"]["spec"]
+    env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert (env["WHOLENODE_MAX_BODY_BYTES"], env["WHOLENODE_RATE"], pod["priorityClassName"]) == (
+        "33554432",
+        "0.5",
+        "123",
+    )
+    (policy,) = [one for one in objects if one["kind"] == "MutatingAdmissionPolicy"]
+    (left_out,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert {"on", "123"} <= set(left_out["values"])
+
+
+def from_file(helm: Callable[..., Any], tmp_path: Path, values: str) -> Any:
+    file = tmp_path / "values.yaml"
+    file.write_text(values, encoding="utf-8")
+    flags = ("--namespace", "team", "--kube-version", "v1.37.2", "-f", str(file))
+    return helm("template", "wholenode", str(CHART), *flags)

@@ -263,3 +263,9 @@ def test_h13_a_register_that_is_cut_off_or_of_the_old_form_is_named_as_such(regi
     why = obstacle(marked, BIG, (), "")
     assert why is (Obstacle.MISSING_CARDS if readable else Obstacle.UNREADABLE)
     assert obstacle(marked, pool("other", resource="example.com/gpu"), (), "") is Obstacle.MISSING_CARDS
+
+
+def test_init_containers_that_ask_for_the_same_are_looked_at_once() -> None:
+    """One after the other they need no more than one of them; there may be thousands."""
+    asked = wishes(pod("p", containers=(TENTH,), inits=(TENTH,) * 4000).spec)
+    assert (len(asked.before), len(asked.together)) == (1, 1)

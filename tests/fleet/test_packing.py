@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.board import Board, Refused
-from fleet.hami import cards_of, wishes
+from fleet.hami import BOOKED_NODE, cards_of, wishes
 from fleet.objects import Condition, Node, Pod, PodStatus
 from fleet.placement import judge, prefer
 from fleet.requests import Classifier, RequestClass
@@ -196,3 +196,10 @@ def test_nodes_without_cards_or_register_are_no_place_for_pods_that_hami_places(
     busy = pod("p", 8, on="full")
     assert preferred(pod("one"), SMALL, shared_node("h", "small"), cpu_only, full, busy) == ["h"]
     assert preferred(pod("one"), LENT, agreement(ns="team-v"), shared_node("h", "big"), cpu_only) == ["h"]
+
+
+@pytest.mark.parametrize("where", [{"on": "lent"}, {"notes": {BOOKED_NODE: "lent"}}])
+def test_a_pod_that_says_it_has_any_number_of_cards_lets_nobody_onto_a_lent_node(where: dict[str, Any]) -> None:
+    """Cards in use stand beside a node's rank: more of them than there is room for made it another rank."""
+    stranger = pod("small", 1, ns="no-agreement")
+    assert preferred(stranger, LENT, node("lent"), pod("huge", 70_000, ns="other", **where)) == []

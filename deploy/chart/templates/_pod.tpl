@@ -3,7 +3,14 @@
 {{- define "wholenode.podMetadata" -}}
 labels:
   {{- include "wholenode.labels" . | nindent 2 }}
+  {{- $labels := include "wholenode.labels" . | fromYaml }}
+  {{- $component := .component }}
   {{- with .part.podLabels }}
+  {{- range $key := keys . }}
+  {{- if hasKey $labels $key }}
+  {{- fail (printf "%s.podLabels: %s is set by the chart itself, which finds its pods by it: leave it out." $component $key) }}
+  {{- end }}
+  {{- end }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- with .part.podAnnotations }}
@@ -17,9 +24,9 @@ serviceAccountName: {{ include "wholenode.fullname" .root }}-{{ .component }}
 automountServiceAccountToken: true
 enableServiceLinks: false
 {{- /* Pods of ours must start while our extender is down, so they never ask for a scheduler that needs it. */}}
-schedulerName: {{ .part.schedulerName }}
+schedulerName: {{ .part.schedulerName | quote }}
 {{- with .part.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 terminationGracePeriodSeconds: {{ .part.terminationGracePeriodSeconds }}
 securityContext:
@@ -55,9 +62,14 @@ resources:
 {{- end -}}
 
 {{- define "wholenode.settings" -}}
+{{- $component := .component }}
 {{- range $name, $value := .part.settings }}
+{{- if regexMatch "^(HOST|PORT|HEALTH_PORT|NAMESPACE|IDENTITY|LEASE_NAME|PACKING|TLS_(CERT|KEY|CLIENT_CA)_FILE)$" $name }}
+{{- fail (printf "%s.settings.%s: the chart sets WHOLENODE_%s itself: leave it out." $component $name $name) }}
+{{- end }}
 - name: WHOLENODE_{{ $name }}
-  value: {{ $value | toString | quote }}
+  {{- /* A number of a values file is a float: as text it would be 3.3e+07. */}}
+  value: {{ ternary (toJson $value) (toString $value) (kindIs "float64" $value) | quote }}
 {{- end }}
 {{- end -}}
 
