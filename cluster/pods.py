@@ -63,14 +63,17 @@ async def evict(
     return EvictOutcome.ACCEPTED
 
 
-async def pods_on_node(api: Api, node_name: str) -> tuple[Pod, ...]:
-    """All pods bound to the node, terminating and ended ones included, not older than this call (a quorum LIST)."""
+async def pods_on_node(api: Api, node_name: str) -> tuple[tuple[Pod, ...], int]:
+    """All pods bound to the node, terminating and ended ones included, not older than this call (a quorum LIST).
+
+    And the revision of the cluster that the list shows.
+    """
     query = {"fieldSelector": f"spec.nodeName={node_name}"}
     try:
-        pods, _ = await list_all(api, "/api/v1/pods", _LIST_DECODER, query)
+        pods, revision = await list_all(api, "/api/v1/pods", _LIST_DECODER, query)
     except Expired:
-        pods, _ = await list_all(api, "/api/v1/pods", _LIST_DECODER, query)
-    return tuple(pods)
+        pods, revision = await list_all(api, "/api/v1/pods", _LIST_DECODER, query)
+    return tuple(pods), revision
 
 
 async def steer(api: Api, pod: Pod, claim_uid: str) -> Pod:

@@ -117,7 +117,7 @@ class Hands:
                 self._caches.nodes.apply(cleared)
             case LookAt():
                 at = datetime.now(UTC)
-                self.looks[action.node_name] = Look(at, await pods_on_node(self._api, action.node_name))
+                self.looks[action.node_name] = Look(at, *await pods_on_node(self._api, action.node_name))
             case Probe():
                 if self._prober is not None:
                     self.probes[action.node.metadata.name] = await self._prober.ask(action.node)

@@ -184,10 +184,14 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A fresh LIST of one node's pods; `at` is just before it was asked for, so everything up to then is in it."""
+    """A fresh LIST of one node's pods; `at` is just before it was asked for, so everything up to then is in it.
+
+    `revision`: of the cluster as the list shows it; 0 if that is not known.
+    """
 
     at: datetime
     pods: tuple[Pod, ...]
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

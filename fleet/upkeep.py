@@ -20,8 +20,6 @@ from fleet.view import View
 
 _SOONEST_LOOK = timedelta(milliseconds=20)
 """Between two looks at a node whose pods the cache shows going: they go one by one."""
-_LOOK_FOR_MISSED = timedelta(milliseconds=200)
-"""Between two looks that miss a pod: it may be the cache that is late, for as long as its watch is silent."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _REASONS = {
     Obstacle.CORDONED: "it was cordoned",
@@ -106,8 +104,7 @@ class Context:
             self.decision.actions.append(LookAt(name))
             return None
         missed = self._missed(name, look)
-        soon = _LOOK_FOR_MISSED if missed else _SOONEST_LOOK if self._outdated(name, look) else None
-        again = look.at + (soon or self.timing.look_every)
+        again = look.at + (_SOONEST_LOOK if missed or self._outdated(name, look) else self.timing.look_every)
         if now >= again:
             self.decision.actions.append(LookAt(name))
             return None
@@ -115,10 +112,14 @@ class Context:
         return None if missed else look
 
     def _missed(self, name: str, look: Look) -> bool:
-        """Whether somebody has been bound to the node since."""
+        """Whether somebody has been bound to the node since.
+
+        Whom the cache shows there in a state older than the list has gone: the list knows more, also while a watch is
+        silent (C07).
+        """
         seen = {pod.metadata.uid for pod in look.pods}
         there = (pod for pod in self.view.gpu_pods_on(name) if pod.spec.node_name == name and not terminating(pod))
-        return any(pod.metadata.uid not in seen for pod in there)
+        return any(pod.metadata.uid not in seen and _revision(pod) > look.revision for pod in there)
 
     def _outdated(self, name: str, look: Look) -> bool:
         shown, pods = self.card_holders(look), self.view.pods
@@ -131,6 +132,10 @@ class Context:
             for pod in look.pods
             if not finished(pod) and self.view.classify(pod).request_class is not RequestClass.NONE
         )
+
+
+def _revision(pod: Pod) -> int:
+    return int(pod.metadata.resource_version or 0)
 
 
 def member(claim: WholeNodeClaim, pod: Pod) -> bool:

@@ -283,7 +283,9 @@ async def test_pods_on_a_node_are_all_of_it_and_nobody_elses(
         manifest = make_pod(name, namespace)
         manifest["spec"]["nodeName"] = node
         await admin.create(manifest)
-    assert sorted(pod.metadata.name for pod in await pods.pods_on_node(api, first)) == ["a", "b"]
+    found, revision = await pods.pods_on_node(api, first)
+    assert sorted(pod.metadata.name for pod in found) == ["a", "b"]
+    assert revision >= max(int(pod.metadata.resource_version or 0) for pod in found) > 0
 
 
 async def test_a_list_of_several_pages_is_whole(

@@ -83,6 +83,15 @@ async def test_without_any_agreement_nothing_is_evicted_and_the_claim_names_who_
     await no_marks(admin)
 
 
+async def landed(watch: PodWatch) -> None:
+    """Wait until our own watch has shown what the claims tell."""
+
+    def bound() -> bool:
+        return all(one.node for one in watch.pods.values() if one.namespace == BENEFICIARY)
+
+    assert await watch.until(bound, 30)
+
+
 async def test_a_gang_of_three_pods_gets_three_nodes_and_none_of_them_opens_before_all_are_empty(
     admin: Admin, watch: PodWatch, product: Product
 ) -> None:
@@ -92,6 +101,7 @@ async def test_a_gang_of_three_pods_gets_three_nodes_and_none_of_them_opens_befo
     await admin.create(job)
 
     claims = await admin.wait_for_all(OWN_CLAIMS, in_phase("Bound"))
+    await landed(watch)
 
     (claim,) = claims.values()
     assert claim["spec"]["nodes"] == 3
@@ -220,6 +230,7 @@ async def test_nothing_of_ours_stays_on_pods_nodes_and_jobs_and_no_call_was_refu
     submitted = {(BENEFICIARY, "big"): time.monotonic()}
     await admin.create(SMALL.whole_node_job("big"))
     await admin.wait_for_all(OWN_CLAIMS, in_phase("Bound"))
+    await landed(watch)
     assert report(watch, submitted, await admin.list(CLAIMS)).wrong == ()
 
     for path in ("/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs", CLAIMS):

@@ -62,6 +62,10 @@ class Killed(Exception):  # noqa: N818 - not an error of ours: the process is go
     """The controller was killed here."""
 
 
+def _revision(moment: datetime) -> int:
+    return (moment - at(-86_400)) // timedelta(microseconds=1)
+
+
 @dataclass(frozen=True)
 class Eviction:
     """One call of the Eviction API that was accepted for a pod that was not terminating yet."""
@@ -99,6 +103,7 @@ class Simulation(World):
     """What the probe of a node (by name) says against its being empty; nothing if it is."""
     answers: dict[str, Answer] = field(default_factory=dict)
     _past: deque[tuple[datetime, dict[str, Pod]]] = field(default_factory=deque)
+    _numbered: dict[str, Pod] = field(default_factory=dict)
 
     # The run
 
@@ -133,7 +138,16 @@ class Simulation(World):
             workloads=dict(self.workloads),
         )
 
+    def _number(self) -> None:
+        """Give each pod that has changed its revision: the moment, for nothing else counts them here."""
+        for uid, one in self.pods.items():
+            if self._numbered.get(uid) is not one:
+                version = str(_revision(self.now))
+                self.pods[uid] = replace(one, metadata=replace(one.metadata, resource_version=version))
+                self._numbered[uid] = self.pods[uid]
+
     def seen(self) -> dict[str, Pod]:
+        self._number()
         self._past.append((self.now, dict(self.pods)))
         known = self.now - timedelta(seconds=self.lag_seconds)
         while len(self._past) > 1 and self._past[1][0] <= known:
@@ -184,7 +198,7 @@ class Simulation(World):
         match action:
             case LookAt(node_name=name):
                 bound = [pod for pod in self.pods.values() if pod.spec.node_name == name]
-                self.looks[name] = Look(self.now, tuple(bound))
+                self.looks[name] = Look(self.now, tuple(bound), _revision(self.now))
             case Probe(node=node):
                 said = self.probe(node.metadata.name) if self.probe else ""
                 self.probes[node.metadata.name] = ProbeResult(self.now, not said, said)

@@ -36,6 +36,21 @@ def test_d09_a_pod_that_hami_had_booked_and_binds_between_two_looks_is_seen(afte
     scene.go_on(10)
 
 
+def test_c07_a_list_knows_more_than_a_cache_whose_watch_is_silent() -> None:
+    """The cache shows the victim running for as long as nothing is told it; the list that it is gone."""
+    scene = busy(["n1"], each=1).add(gang(1))
+
+    def silent_meanwhile(action: Action) -> None:
+        if isinstance(action, Evict):
+            scene.lag_seconds = 10_000
+        elif isinstance(action, WriteStatus) and action.status.phase is Phase.READY:
+            scene.lag_seconds = 0
+
+    scene.after = silent_meanwhile
+    scene.run(40, until=lambda: all_bound(scene))
+    assert all_bound(scene)
+
+
 def test_a_drain_that_comes_and_goes_ends_all_the_same() -> None:
     """A probe says no, and again and again somebody is bound there by hand: the ten minutes do not begin anew."""
     timing = changed(Timing(), probe_nodes=True)
