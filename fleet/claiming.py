@@ -1,7 +1,7 @@
 """Which gangs get a claim now: one that needs whole nodes, is all there, and has no claim that acts for it."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count
 
 from fleet.actions import CreateClaim
@@ -9,9 +9,8 @@ from fleet.gangs import Gang
 from fleet.kueue.checks import fails_for_good
 from fleet.marks import ENDED
 from fleet.naming import claim_name, claim_spec
-from fleet.objects import Pod
 from fleet.resources import ClaimSpec, Phase, Policy, WholeNodeClaim
-from fleet.statuses import entered_at
+from fleet.statuses import failed_for
 from fleet.upkeep import Context
 from fleet.view import View
 from fleet.wants import wants_claim
@@ -54,12 +53,6 @@ def _size_is_due(context: Context, gang: Gang) -> bool:
     return False
 
 
-def _made_before(pod: Pod, moment: datetime) -> bool:
-    """Pods tell when they were made in whole seconds: one of that very second may have been made afterwards."""
-    made = pod.metadata.creation_timestamp
-    return made is not None and made < moment.replace(microsecond=0)
-
-
 def _failed_for_good(view: View, earlier: tuple[WholeNodeClaim, ...], gang: Gang) -> bool:
     """A claim that missed its deadline is not renewed for the same pods; the owner submits again, or deletes it.
 
@@ -68,9 +61,4 @@ def _failed_for_good(view: View, earlier: tuple[WholeNodeClaim, ...], gang: Gang
     at_our_check = fails_for_good(view, gang)
     if at_our_check is not None:
         return at_our_check
-    return any(
-        one.status.phase is Phase.FAILED
-        and (failed_at := entered_at(one.status, Phase.FAILED)) is not None
-        and all(_made_before(pod, failed_at) for pod in gang.pods)
-        for one in earlier
-    )
+    return any(all(failed_for(one, pod) for pod in gang.pods) for one in earlier)

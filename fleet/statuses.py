@@ -6,6 +6,7 @@ import msgspec
 
 from fleet.actions import Timing
 from fleet.marks import HOLDING
+from fleet.objects import Pod
 from fleet.reasons import Reason
 from fleet.resources import Avoided, ClaimStatus, Phase, PhaseTime, ResourceCondition, WholeNodeClaim
 
@@ -52,6 +53,19 @@ def _kept(phases: tuple[PhaseTime, ...]) -> tuple[PhaseTime, ...]:
 def entered_at(status: ClaimStatus, phase: Phase) -> datetime | None:
     """When the claim last entered the phase."""
     return next((one.at for one in reversed(status.phases) if one.phase is phase), None)
+
+
+def failed_for(claim: WholeNodeClaim, pod: Pod) -> bool:
+    """Whether the claim has failed for this very pod, and not for one whose place it took since.
+
+    Objects tell when they were made in whole seconds. One of the second of the failure counts as made afterwards,
+    unless it was there when the claim was made.
+    """
+    failed_at, made = entered_at(claim.status, Phase.FAILED), pod.metadata.creation_timestamp
+    if claim.status.phase is not Phase.FAILED or failed_at is None or made is None:
+        return False
+    begun = claim.metadata.creation_timestamp
+    return made < failed_at.replace(microsecond=0) or (begun is not None and made <= min(begun, failed_at))
 
 
 def _conditions(claim: WholeNodeClaim, status: ClaimStatus, now: datetime) -> tuple[ResourceCondition, ...]:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleet.cards import created, waiting
+from fleet.cards import waiting
 from fleet.gangs import Gang, candidate_refs, gang_key, gang_ref
 from fleet.marks import ENDED, HOLDING
 from fleet.objects import Pod
 from fleet.reasons import Reason
 from fleet.requests import Request
 from fleet.resources import Phase, Policy, WholeNodeClaim
-from fleet.statuses import entered_at
+from fleet.statuses import failed_for
 from fleet.view import View, age_key
 from fleet.why.explanations import Holder, Told
 from fleet.why.small import holders_of
@@ -100,10 +100,5 @@ def _claim_of(view: View, pod: Pod) -> WholeNodeClaim | None:
     acting = [claim for claim in every if claim.status.phase not in ENDED]
     if acting:
         return min(acting, key=lambda claim: (claim.spec.policy is Policy.PREVIEW, age_key(claim)))
-    failed = [claim for claim in every if claim.status.phase is Phase.FAILED and _for_good(claim, pod)]
+    failed = [claim for claim in every if failed_for(claim, pod)]
     return max(failed, key=age_key, default=None)
-
-
-def _for_good(claim: WholeNodeClaim, pod: Pod) -> bool:
-    at = entered_at(claim.status, Phase.FAILED)
-    return at is not None and created(pod) < at.replace(microsecond=0).timestamp()

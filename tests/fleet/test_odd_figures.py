@@ -14,12 +14,13 @@ from fleet.objects import (
     NodeAffinity,
     NodeSelector,
     NodeSelectorTerm,
+    Pod,
     PodSpec,
     Requirement,
     Toleration,
 )
 from fleet.planning import choose
-from fleet.resources import Phase, PhaseTime
+from fleet.resources import Phase, PhaseTime, WholeNodeClaim
 from fleet.selectors import node_wanted
 from fleet.view import View
 from tests.fleet.builders import agreement, at, claim, members, node, pod, pool, view
@@ -106,7 +107,12 @@ def test_a_poke_at_the_end_of_time_stops_no_landing() -> None:
 def test_pods_made_in_the_second_in_which_the_claim_failed_get_another() -> None:
     """The API server cuts their time to whole seconds: 100.7 is 100, and the failure was at 100.2."""
     failed = claim(phase=Phase.FAILED, deadline="90s", phases=(PhaseTime(Phase.FAILED, at(100.2)),))
-    anew = decide(view(node("n1"), node("n2"), members(2, created=100), failed), {}, {}, at(110), Timing())
-    assert any(isinstance(one, CreateClaim) for one in anew.actions)
-    same = decide(view(node("n1"), node("n2"), members(2, created=99), failed), {}, {}, at(110), Timing())
-    assert not any(isinstance(one, CreateClaim) for one in same.actions)
+
+    def made(pods: list[Pod], before: WholeNodeClaim) -> bool:
+        found = decide(view(node("n1"), node("n2"), pods, before), {}, {}, at(110), Timing())
+        return any(isinstance(one, CreateClaim) for one in found.actions)
+
+    assert made(members(2, created=100), failed)
+    assert not made(members(2, created=99), failed)
+    at_once = claim(created=100, phase=Phase.FAILED, deadline="10ms", phases=(PhaseTime(Phase.FAILED, at(100.2)),))
+    assert not made(members(2, created=100), at_once), "they were there when it was made"
