@@ -127,7 +127,6 @@ _BY_CODE: dict[int, type[ClusterError]] = {
 
 
 _LONGEST_PAUSE_SECONDS = 30.0
-_MOST_DIGITS = 9
 
 
 def from_answer(code: int, body: bytes, *, what: str, retry_after: str | None = None) -> ClusterError:
@@ -163,9 +162,8 @@ def from_status(code: int, status: ServerStatus, *, what: str, retry_after: str 
 def _seconds(retry_after: str | None, status: ServerStatus) -> float:
     """As long as the server asks for, within reason: whoever sleeps for an hour sees nothing of the cluster for one."""
     text = (retry_after or "").strip()
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+    if text.isascii() and text.isdigit():
         seconds = float(text)
     else:
-        seconds = _LONGEST_PAUSE_SECONDS if text.isdigit() else 0.0
-        seconds = seconds or float((status.details.retry_after_seconds if status.details else None) or 0)
+        seconds = float((status.details.retry_after_seconds if status.details else None) or 0)
     return min(max(0.0, seconds), _LONGEST_PAUSE_SECONDS)

@@ -100,7 +100,7 @@ class Reflector(Generic[T]):
 
         Ignored when the watch is already at, or past, that version: it may have seen a deletion since.
         """
-        version = _version(item.metadata)
+        version = item.metadata.revision
         if version > self._reached and not self._is_older_than_known(item.metadata, version):
             self._put(item)
 
@@ -151,11 +151,11 @@ class Reflector(Generic[T]):
         self._reached = version
         present = {item.metadata.uid for item in items}
         for uid, known in list(self.store.items()):
-            made_since = _version(known.metadata) > version and not restored
+            made_since = known.metadata.revision > version and not restored
             if uid not in present and not made_since:
                 self._drop(uid)
         for item in items:
-            if restored or not self._is_older_than_known(item.metadata, _version(item.metadata)):
+            if restored or not self._is_older_than_known(item.metadata, item.metadata.revision):
                 self._put(item)
         self.last_event_at = time.monotonic()
         self.synced.set()
@@ -187,7 +187,7 @@ class Reflector(Generic[T]):
             self._reached = max(self._reached, int(_BOOKMARK_DECODER.decode(event.object).metadata.resource_version))
             return
         metadata, item = self._decoder.decode(event.object)
-        version = _version(metadata)
+        version = metadata.revision
         if not self._is_older_than_known(metadata, version):
             if event.type == "DELETED" or item is None:
                 self._drop(metadata.uid)
@@ -197,7 +197,7 @@ class Reflector(Generic[T]):
 
     def _is_older_than_known(self, metadata: Metadata, version: int) -> bool:
         known = self.store.get(metadata.uid)
-        return known is not None and _version(known.metadata) > version
+        return known is not None and known.metadata.revision > version
 
     def _put(self, item: T) -> None:
         metadata = item.metadata
@@ -239,7 +239,3 @@ class Reflector(Generic[T]):
         if isinstance(error, Throttled):
             pause = max(pause, error.retry_after_seconds)
         await asyncio.sleep(pause)
-
-
-def _version(metadata: Metadata) -> int:
-    return int(metadata.resource_version or 0)

@@ -1,6 +1,6 @@
 """What stopping running pods costs: gangs whole and once, elastic ones by the member, services their warm-up."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -177,30 +177,23 @@ def priced(
 ) -> tuple[Victim, ...]:
     """The victims with what is lost if all of them are stopped together; `losses` by gang, as `victims_of` has it."""
     victims = tuple(victims)
-    each = zip(victims, each_lost(victims, losses, before), enders(victims, losses, before), strict=True)
     return tuple(
         [
             msgspec.structs.replace(one, lost_gpu_seconds=lost, saved_at=losses[one.gang].saved_at, ends_gang=ends)
-            for one, lost, ends in each
+            for one, (lost, ends) in zip(victims, _split(victims, losses, before), strict=True)
         ]
     )
 
 
-def enders(victims: Sequence[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim] = ()) -> list[bool]:
-    """Of each of the victims whether its gang has too few members left without it and those ahead of it."""
-    place: dict[str, int] = {}
-    for one in before:
-        place[one.gang] = place.get(one.gang, 0) + 1
-    found = []
-    for one in victims:
-        at = place.get(one.gang, 0)
-        found.append(at >= losses[one.gang].spare)
-        place[one.gang] = at + 1
-    return found
-
-
 def each_lost(victims: Sequence[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim] = ()) -> list[float]:
     """What `priced` books with each of the victims."""
+    return [lost for lost, _ in _split(victims, losses, before)]
+
+
+def _split(
+    victims: Sequence[Victim], losses: Mapping[str, GangLoss], before: Sequence[Victim]
+) -> Iterator[tuple[float, bool]]:
+    """Of each of the victims what it loses, and whether its gang has too few left without it and those ahead of it."""
     sizes: dict[str, int] = {}
     for one in (*before, *victims):
         sizes[one.gang] = sizes.get(one.gang, 0) + 1
@@ -209,17 +202,15 @@ def each_lost(victims: Sequence[Victim], losses: Mapping[str, GangLoss], before:
     for one in before:
         booked[one.gang] = booked.get(one.gang, 0.0) + one.lost_gpu_seconds
         place[one.gang] = place.get(one.gang, 0) + 1
-    found = []
     for one in victims:
         gang, at = losses[one.gang], place.get(one.gang, 0)
-        lost = gang.own(one)
+        lost, ends = gang.own(one), at >= gang.spare
         if sizes[one.gang] > gang.spare:
             left = max(0.0, gang.whole - booked.get(one.gang, 0.0))
-            lost = left if at >= gang.spare else min(lost, left)
+            lost = left if ends else min(lost, left)
         booked[one.gang] = booked.get(one.gang, 0.0) + lost
         place[one.gang] = at + 1
-        found.append(round(lost, 3))
-    return found
+        yield round(lost, 3), ends
 
 
 def hits_of(victims: Iterable[Victim]) -> tuple[Hit, ...]:

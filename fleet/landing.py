@@ -15,7 +15,7 @@ from fleet.starts import NOT_AGAIN, refused_start
 from fleet.statuses import enter, entered_at, give_back
 from fleet.stopping import stop_strangers
 from fleet.upkeep import Context
-from fleet.wakes import poked_at
+from fleet.wakes import last_tried
 
 
 def open_nodes(context: Context, claim: WholeNodeClaim) -> None:
@@ -109,7 +109,7 @@ def _steer(context: Context, claim: WholeNodeClaim, waits: list[Pod], places: in
 def _poke(context: Context, pod: Pod, since: datetime) -> None:
     """kube-scheduler may have asked an extender whose cache was behind; nothing else would wake the pod again."""
     timing = context.timing
-    last = min(context.now, max(since, poked_at(pod) or since))
+    last = last_tried(pod, since, context.now)
     pause: timedelta = min(max(timing.poke_after, (context.now - since) / 4), timing.poke_at_most_every)
     if context.now >= last + pause:
         context.decision.actions.append(Poke(pod, context.now))

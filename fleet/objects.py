@@ -33,6 +33,11 @@ class Metadata(_Object, frozen=True):
     deletion_timestamp: datetime | None = None
     deletion_grace_period_seconds: int | None = None
 
+    @property
+    def revision(self) -> int:
+        """The resource version as a number, for telling the newer of two states of one kind; 0 if there is none."""
+        return int(self.resource_version or 0)
+
     def label(self, key: str) -> str | None:
         return self.labels.get(key) if self.labels else None
 

@@ -119,7 +119,7 @@ class Context:
         """
         seen = {pod.metadata.uid for pod in look.pods}
         there = (pod for pod in self.view.gpu_pods_on(name) if pod.spec.node_name == name and not terminating(pod))
-        return any(pod.metadata.uid not in seen and _revision(pod) > look.revision for pod in there)
+        return any(pod.metadata.uid not in seen and pod.metadata.revision > look.revision for pod in there)
 
     def _outdated(self, name: str, look: Look) -> bool:
         shown, pods = self.card_holders(look), self.view.pods
@@ -132,10 +132,6 @@ class Context:
             for pod in look.pods
             if not finished(pod) and self.view.classify(pod).request_class is not RequestClass.NONE
         )
-
-
-def _revision(pod: Pod) -> int:
-    return int(pod.metadata.resource_version or 0)
 
 
 def member(claim: WholeNodeClaim, pod: Pod) -> bool:

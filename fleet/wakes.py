@@ -18,13 +18,17 @@ _SOONEST = timedelta(seconds=2)
 _AT_MOST_EVERY = timedelta(seconds=60)
 
 
-def poked_at(pod: Pod) -> datetime | None:
-    """When we last made the scheduler try the pod, if that can be read."""
+def last_tried(pod: Pod, since: datetime, now: datetime) -> datetime:
+    """When the pod was tried last: at `since`, or when we last poked it, if that can be read.
+
+    Anybody may write that time: one that lies ahead is as good as now.
+    """
     text = pod.metadata.annotation(POKE)
     try:
-        return parse_time(text) if text else None
+        poked = parse_time(text) if text else since
     except FleetError:
-        return None
+        poked = since
+    return min(now, max(since, poked))
 
 
 def refused_small_pods(view: View) -> tuple[Pod, ...]:
@@ -51,10 +55,8 @@ def _due(pod: Pod, now: datetime) -> bool:
         return False
     if not any(text in (said.message or "") for text in _PASSING):
         return False
-    # A time that lies ahead, whoever wrote it, is as good as now.
     first = min(now, said.last_transition_time or pod.metadata.creation_timestamp or now)
-    last = min(now, max(first, poked_at(pod) or first))
-    return now - last >= min(max(_SOONEST, (now - first) / 4), _AT_MOST_EVERY)
+    return now - last_tried(pod, first, now) >= min(max(_SOONEST, (now - first) / 4), _AT_MOST_EVERY)
 
 
 def _oldest(pods: Iterable[Pod]) -> tuple[Pod, ...]:
